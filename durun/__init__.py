@@ -1,0 +1,17 @@
+"""durun: a run manager that makes long work durable.
+
+The rooms, in the order in which one may import another:
+
+    errors      every refusal, with its exit code
+    plan        what a person may write
+    machine     the rules; pure
+    pins        what a run took with it, and whether it has drifted; pure
+    store       the file: one transaction per move
+    effects     the outside world: commands and their keeper
+    outbox      takes an intent, acts, reports the outcome
+    engine      the only loop on this machine
+    render      values to text: tables, JSON, drawn errors
+    cli         parse, call, show
+"""
+
+__version__ = "0.1.0"
