@@ -1,0 +1,260 @@
+"""When nobody can say whether an effect happened: who is asked, what may be repeated, when a person decides.
+
+The order: the state's probe; else, where it is idempotent, again with the same key, out of the retry budget (once without a
+rule); else a catch that names `in_doubt`; else the run is blocked until somebody resolves it. Three doubts in one visit are
+blocked at once: what keeps dying is not begun a fourth time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durun.errors import ExpressionError, NotPossible, PlanRefused
+from durun.machine import poll, retry, walk
+from durun.machine.draft import Draft
+from durun.machine.events import CouldNotStart, Ended, Resolve
+from durun.machine.model import Phase, Position, Status
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, OutputError, fitting, of_no_start, output_of
+from durun.plan.canonical import State
+
+Json = Any
+ENOUGH = 3  # doubts in one visit
+
+
+def idempotent(d: Draft, p: Position) -> bool:
+    """Whether the effect of this position may be repeated with its key, now."""
+    word = d.state(p).get("idempotent", False)
+    if isinstance(word, bool):
+        return word
+    assert p.effect is not None
+    first = d.effect(p.effect).first_at
+    return first is None or d.moment.now - first <= word
+
+
+def _doubtful(d: Draft, p: Position) -> None:
+    assert p.effect is not None
+    d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT, ended_at=d.moment.now))
+
+
+def lost(d: Draft, p: Position, why: str) -> None:
+    """Nobody knows how the effect ended. It is settled at once, unless the run was told to stop."""
+    assert p.effect is not None
+    p = d.put(p._replace(doubts=p.doubts + 1, cause=None))
+    _doubtful(d, p)
+    d.tell("in_doubt", p, d.effect(p.effect).attempt, why=why)
+    if d.run.cancel is not None:
+        return cancelled(d)
+    if "poll" in d.state(p):
+        return walk.follow(d, p.scope, poll.not_yet(d, p, None))
+    settle(d, p)
+
+
+def stopped(d: Draft, p: Position) -> None:
+    """durun itself was stopped, and ended the command with it: in doubt, not counted, settled when somebody drives on."""
+    assert p.effect is not None
+    _doubtful(d, p)
+    d.put(p._replace(phase=Phase.LOST, due=None))
+    d.tell("in_doubt", p, d.effect(p.effect).attempt, why="it was stopped together with durun")
+
+
+def settle(d: Draft, p: Position) -> None:
+    """The first way there is to find out, to repeat, or to ask."""
+    if d.run.cancel is not None:
+        return cancelled(d)
+    if p.doubts >= ENOUGH:
+        return block(d, p)
+    if "probe" in d.state(p):
+        return ask(d, p._replace(cause=None))
+    _unknown(d, p)
+
+
+def _unknown(d: Draft, p: Position) -> None:
+    """There is no answer to be had."""
+    assert p.effect is not None
+    effect, state = d.effect(p.effect), d.state(p)
+    if p.cause is not None:
+        return walk.follow(d, p.scope, walk.after_error(d, p, p.cause, NOT_CERTAIN))
+    if idempotent(d, p):
+        counts = _spend(state, p)
+        if counts is not None:
+            return walk.again(d, p._replace(failures=counts))
+    if any("in_doubt" in catch["on"] for catch in state["catch"]):
+        error = _doubt_error(p, effect.attempt, "in_doubt", "it is not known whether it happened")
+        return walk.follow(d, p.scope, walk.after_error(d, p, error, IN_DOUBT))
+    block(d, p)
+
+
+def _doubt_error(p: Position, attempt: int, name: str, message: str) -> dict[str, Json]:
+    return {"name": name, "message": message, "state": p.state, "visit": p.visit, "attempt": attempt, "exit": None}
+
+
+def _spend(state: State, p: Position) -> tuple[int, ...] | None:
+    """The failure counts with this repeat paid for, or None where the budget has none left. Without a rule: once."""
+    rules = state.get("retry", [])
+    if not rules:
+        return p.failures if p.doubts <= 1 else None
+    at = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
+    failures = p.failures[at] + 1
+    if rules[at]["max_attempts"] is not None and failures >= rules[at]["max_attempts"]:
+        return None
+    return (*p.failures[:at], failures, *p.failures[at + 1 :])
+
+
+def block(d: Draft, p: Position) -> None:
+    d.put(p._replace(phase=Phase.DOUBT, asking=None, due=None))
+    d.tell("blocked", p, reason="keeps_dying" if p.doubts >= ENOUGH else "in_doubt")
+
+
+# --- the probe ---
+
+
+def ask(d: Draft, p: Position) -> None:
+    """Intends the probe: an effect of its own, whose answer settles the doubt."""
+    assert p.effect is not None
+    effect, probe = d.effect(p.effect), d.state(p)["probe"]
+    names = d.names(p.scope, visit=p.visit, key=effect.key)
+    try:
+        request = walk.render(d, probe, names, capture="output" in d.state(p))
+    except ExpressionError as e:
+        d.tell("probe_unknown", p, why=str(e))
+        return _unknown(d, p)
+    key = d.key(p, "probe", str(d.run.next_effect))
+    asking = d.new_effect(p, "probe", key, request)
+    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=None if d.moment.place else d.moment.now))
+
+
+def ask_again(d: Draft, p: Position) -> None:
+    """The probe itself was lost: a question may be asked again, but not for ever."""
+    assert p.asking is not None
+    d.put_effect(d.effect(p.asking)._replace(status=IN_DOUBT, ended_at=d.moment.now))
+    if d.run.cancel is not None:
+        return cancelled(d)
+    p = d.put(p._replace(doubts=p.doubts + 1, asking=None))
+    if p.doubts >= ENOUGH:
+        return block(d, p)
+    ask(d, p)
+
+
+def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
+    """The probe has ended: it happened, it did not, or it is still not known."""
+    state = d.state(p)
+    assert p.asking is not None and p.effect is not None
+    probe, asked = state["probe"], d.effect(p.asking)
+    exit = event.status if isinstance(event, Ended) and not event.stopped and event.status >= 0 else None
+    said = "yes" if exit in probe["yes"] else "no" if exit in probe["no"] else "unknown"
+    if exit is None:
+        said = "unknown"
+    d.put_effect(asked._replace(status=DONE if said != "unknown" else NOT_CERTAIN, exit=exit, ended_at=d.moment.now))
+    d.tell("probed", p, asked.attempt, answer=said, exit=exit)
+    if isinstance(event, Ended) and event.stopped == "leaving":
+        d.put(p._replace(phase=Phase.LOST, asking=None))
+        return None
+    if d.run.cancel is not None and said != "yes":
+        _answer_while_cancelled(d, p, said)
+        return None
+    if said == "yes":
+        assert isinstance(event, Ended)
+        return _it_happened(d, p, event)
+    if said == "no":
+        return _it_did_not(d, p)
+    if _probe_again(d, p, event):
+        return None
+    return _unknown(d, p._replace(asking=None))
+
+
+def _answer_while_cancelled(d: Draft, p: Position, said: str) -> None:
+    assert p.effect is not None
+    if said == "no":
+        d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+    cancelled(d)
+
+
+def _it_happened(d: Draft, p: Position, event: Ended) -> None:
+    assert p.effect is not None
+    effect = d.effect(p.effect)._replace(status=DONE, ended_at=d.moment.now, error=None)
+    p = d.put(p._replace(asking=None, cause=None))
+    try:
+        output = output_of(d.state(p), event)
+    except OutputError as e:
+        d.put_effect(effect)
+        error = _doubt_error(p, effect.attempt, e.name, f"the probe said it happened, but {e.message}")
+        return walk.follow(d, p.scope, walk.after_error(d, p, error, DONE))
+    d.put_effect(effect._replace(output=output, has_output=output is not None))
+    return walk.follow(d, p.scope, walk.finish(d, p, output))
+
+
+def _it_did_not(d: Draft, p: Position) -> None:
+    assert p.effect is not None
+    d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+    if p.cause is not None:
+        cause = p.cause
+        p = p._replace(asking=None, cause=None)
+        return walk.follow(d, p.scope, walk.after_error(d, p, cause, NOT_DONE))
+    return walk.again(d, p._replace(asking=None))
+
+
+def _probe_again(d: Draft, p: Position, event: Ended | CouldNotStart) -> bool:
+    """Whether the probe's own retry rules ask once more."""
+    assert p.asking is not None
+    asked, rules = d.effect(p.asking), d.state(p)["probe"].get("retry", [])
+    name = of_no_start(event).name if isinstance(event, CouldNotStart) else f"exit:{event.status}"
+    if isinstance(event, Ended) and event.stopped:
+        name = event.stopped
+    at = retry.find_rule(rules, name, by_name=False)
+    if at is None:
+        return False
+    wait = retry.delay(rules[at], asked.attempt, d.moment.draw)
+    if not retry.allowed(rules[at], asked.attempt, d.moment.now - asked.intended_at, wait):
+        return False
+    d.put_effect(asked._replace(status="waiting", attempt=asked.attempt + 1, boot=None, place=None))
+    d.put(walk.timed(d, p, d.moment.now + wait, wait))
+    return True
+
+
+# --- a person, and the end by cancel ---
+
+
+def resolve(d: Draft, p: Position, event: Resolve) -> None:
+    """What a person says of a doubt, or of a failed state that they did by hand."""
+    if p.phase is Phase.FAILED and event.how != "happened":
+        raise NotPossible(f"run {d.run.id} has failed, nothing is in doubt: `durun resume {d.run.id}` begins {p.state} again")
+    if p.effect is None:
+        raise NotPossible(f"run {d.run.id}: state {p.state} had begun nothing that could have happened")
+    if p.phase is Phase.FAILED:
+        d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
+    d.tell("resolved", p, how=event.how, **{k: v for k, v in (("by", event.by), ("note", event.note)) if v})
+    if event.how == "retry":
+        return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+    if event.how == "fail":
+        error = _doubt_error(p, d.effect(p.effect).attempt, "unresolved", event.note or "a person said that it failed")
+        return walk.follow(d, p.scope, walk.after_error(d, p, error, None))
+    return _by_hand(d, p, event)
+
+
+def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
+    state, run = d.state(p), d.run
+    if "output" in state and not event.has_output:
+        raise PlanRefused(f"run {run.id}: state {p.state} gives an output; say what it was with --output JSON")
+    try:
+        output = fitting(state, event.output)
+    except OutputError as e:
+        raise PlanRefused(f"run {run.id}: state {p.state}: {e.message}") from None
+    assert p.effect is not None
+    done = d.effect(p.effect)._replace(status=DONE, error=None, ended_at=d.moment.now)
+    d.put_effect(done._replace(output=output, has_output=output is not None))
+    p = d.put(p._replace(asking=None, cause=None, due=None))
+    walk.follow(d, p.scope, walk.finish(d, p, output))
+
+
+def cancelled(d: Draft) -> None:
+    """Nothing of the run is under way any more: it is cancelled, and nothing of it begins after this."""
+    now = d.moment.now
+    for p in d.positions():
+        for no in (p.effect, p.asking):
+            effect = d.effect(no) if no is not None else None
+            if effect is not None and effect.status == "waiting":
+                d.put_effect(effect._replace(status=NOT_DONE if effect.first_at else "withdrawn", ended_at=now))
+        d.put(p._replace(phase=Phase.ENDED, due=None))
+    d.set_run(status=Status.CANCELLED, reason=None, ended_at=now, updated_at=now)
+    by = (d.run.cancel or {}).get("by")
+    d.tell("cancelled", d.positions()[0], **({"by": by} if by else {}))

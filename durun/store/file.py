@@ -1,0 +1,280 @@
+"""The database file: where it lies, how it is born, and when it is refused.
+
+Rules:
+- SQLite in WAL mode with synchronous=FULL; every write is BEGIN IMMEDIATE, and nothing is open across a call to the outside
+- birth: synchronous=EXTRA until the switch to WAL is on the disk, since FULL deletes the rollback journal of that switch without
+  syncing its folder, and a power cut could bring the journal back and the tables away
+- refused before anything is written: newer, foreign, damaged, not writable, another user's, on a network file system
+- in this process nobody else opens the file: closing another descriptor of it would drop SQLite's locks. The look at its
+  header comes before the connection
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import apsw
+
+from durun.errors import Refusal, StoreUnusable
+
+APPLICATION = 0x6475726E  # "durn"
+VERSION = 1
+PATIENCE = 30.0  # s that a writer waits for another's lock
+QUIET = 5.0  # s before it says that it waits
+REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "fuse", "fuseblk", "ceph"})
+ROOM = 16 * 1024 * 1024  # bytes that must be free before anything begins
+
+
+def default_path() -> str:
+    """`$DURUN_DB`, else durun.db in the user's state directory."""
+    named = os.environ.get("DURUN_DB")
+    if named:
+        return named
+    from platformdirs import user_state_dir
+
+    return os.path.join(user_state_dir("durun"), "durun.db")
+
+
+def folder_of(path: str) -> str:
+    """The folder of logs, locks and notes that belongs to a database."""
+    return os.path.realpath(path) + ".d"
+
+
+class File:
+    """One connection to the database of a path, checked, born or migrated as need be. Raises StoreUnusable."""
+
+    def __init__(self, path: str, *, create: bool, say: Callable[[str], None] | None = None) -> None:
+        self.path = os.path.realpath(path)
+        self.folder = self.path + ".d"
+        self._say = say or (lambda text: print(text, file=sys.stderr))
+        existed = _look(self.path, create=create)
+        if not existed:
+            _make(self.path)
+        with failing(self.path):
+            self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.db.set_busy_handler(self._wait)
+            self._waited_since: float | None = None
+            self._ready()
+            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        here = os.stat(self.path)
+        self._identity = (here.st_dev, here.st_ino)
+
+    def close(self) -> None:
+        self.db.close()
+
+    def _wait(self, calls: int) -> bool:
+        now = time.monotonic()
+        if calls == 0 or self._waited_since is None:
+            self._waited_since = now
+            self._told = False
+        waited = now - self._waited_since
+        if waited > QUIET and not self._told:
+            self._told = True
+            self._say(f"another process is writing to {self.path}; waiting up to {PATIENCE:.0f} s")
+        if waited > PATIENCE:
+            return False
+        time.sleep(random.uniform(0.0005, 0.004))
+        return True
+
+    def _ready(self) -> None:
+        version = _number(self.db, "user_version")
+        if version != VERSION:
+            self._birth_or_migrate()
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"journal_size_limit={8 * 1024 * 1024}", "fullfsync=1"):
+            self.db.execute(f"PRAGMA {pragma}").fetchall()
+
+    def _birth_or_migrate(self) -> None:
+        self._refuse_foreign()
+        self.db.execute("PRAGMA synchronous=EXTRA").fetchall()
+        self._to_wal()
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            self._refuse_foreign()
+            for version in range(_number(self.db, "user_version") + 1, VERSION + 1):
+                for statement in statements(version):
+                    self.db.execute(statement).fetchall()
+            self.db.execute(f"PRAGMA application_id={APPLICATION}").fetchall()
+            self.db.execute(f"PRAGMA user_version={VERSION}").fetchall()
+            self.db.execute("COMMIT")
+        except BaseException:
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
+            raise
+
+    def _refuse_foreign(self) -> None:
+        version, application = _number(self.db, "user_version"), _number(self.db, "application_id")
+        tables = self.db.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+        refuse_by_marks(self.path, version, application, empty=tables == 0)
+
+    def _to_wal(self) -> None:
+        """The switch to WAL wants the file alone and does not ask the busy handler, so it is asked again here."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if self.db.execute("PRAGMA journal_mode=WAL").fetchall()[0][0] == "wal":
+                    return
+            except apsw.BusyError:
+                pass
+            if time.monotonic() > end:
+                raise StoreUnusable(f"{self.path} is busy: another process has held it for {PATIENCE:.0f} s")
+            time.sleep(random.uniform(0.0005, 0.01))
+
+    @contextmanager
+    def write(self) -> Iterator[apsw.Connection]:
+        """One transaction: all of it, or nothing. Raises StoreUnusable."""
+        self._same_file()
+        with failing(self.path):
+            self.db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.db
+                self.db.execute("COMMIT")
+            except BaseException:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+                raise
+
+    def _same_file(self) -> None:
+        try:
+            there = os.stat(self.path)
+        except OSError as e:
+            raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; nothing more is begun") from None
+        if (there.st_dev, there.st_ino) != self._identity:
+            raise StoreUnusable(f"{self.path} is another file than the one this process opened; nothing more is begun")
+
+    def room(self) -> None:
+        """Raises StoreUnusable where too little is free to begin anything."""
+        free = os.statvfs(self.folder if os.path.isdir(self.folder) else os.path.dirname(self.path))
+        if free.f_bavail * free.f_frsize < ROOM:
+            raise StoreUnusable(f"less than 16 MiB is free on the disk of {self.path}: nothing is begun; free some, then resume")
+
+
+@contextmanager
+def failing(path: str) -> Iterator[None]:
+    """Turns what SQLite says into durun's words."""
+    try:
+        yield
+    except Refusal:
+        raise
+    except apsw.BusyError:
+        raise StoreUnusable(f"{path} is busy: another process has held it for {PATIENCE:.0f} s") from None
+    except apsw.FullError:
+        raise StoreUnusable(f"the disk of {path} is full: nothing more is begun; free some, then resume") from None
+    except (apsw.CorruptError, apsw.NotADBError):
+        raise StoreUnusable(f"{path} is damaged, or no database: restore a backup") from None
+    except (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError):
+        raise StoreUnusable(f"{path} cannot be opened for writing: look at its owner, its mode and its folder") from None
+    except (apsw.IOError, apsw.ProtocolError) as e:
+        raise StoreUnusable(f"{path} cannot be used: {e}") from None
+
+
+def refuse_by_marks(path: str, version: int, application: int, *, empty: bool) -> None:
+    """Refuses a file of a newer durun, or one that is not durun's."""
+    if application == APPLICATION and version > VERSION:
+        raise StoreUnusable(
+            f"{path} was made by a newer durun (file version {version}, this one knows {VERSION}): upgrade durun"
+        )
+    if application != APPLICATION and not (empty and application == 0 and version == 0):
+        raise StoreUnusable(f"{path} is a database, but not one of durun: name another with --db or $DURUN_DB")
+
+
+def _look(path: str, *, create: bool) -> bool:
+    """Looks at what lies there before SQLite does. False where nothing does. Raises StoreUnusable."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        if not create:
+            raise StoreUnusable(f"there is no database at {path}: `durun start` makes one") from None
+        return False
+    except OSError as e:
+        raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}") from None
+    if not stat.S_ISREG(there.st_mode):
+        raise StoreUnusable(f"{path} is no file")
+    if there.st_uid != os.geteuid():
+        raise StoreUnusable(f"{path} belongs to another user (uid {there.st_uid}); durun does not write to it")
+    _refuse_remote(path)
+    _look_at_header(path, there.st_size)
+    return True
+
+
+def _look_at_header(path: str, size: int) -> None:
+    if size == 0:
+        return
+    try:
+        with open(path, "rb") as f:
+            head = f.read(100)
+    except OSError as e:
+        raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}") from None
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        raise StoreUnusable(f"{path} is damaged, or no database: name another with --db or $DURUN_DB")
+    version, application = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (60, 68))
+    if application or version:
+        refuse_by_marks(path, version, application, empty=False)
+
+
+def _refuse_remote(path: str) -> None:
+    kind = file_system(path)
+    if kind in REMOTE or kind.startswith("fuse."):
+        raise StoreUnusable(
+            f"{path} lies on a network file system ({kind}), where locks cannot be trusted: name a local one with --db"
+        )
+
+
+def file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str:
+    """The kind of file system a path lies on; '' where the system does not say."""
+    try:
+        device = os.stat(path).st_dev
+        with open(mounts, encoding="utf-8", errors="replace") as f:
+            lines = f.read().splitlines()
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return ""
+
+
+def _make(path: str) -> None:
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _refuse_remote(folder)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as e:
+        raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}") from None
+
+
+def make_folder(folder: str) -> None:
+    """Makes the folder of logs, locks and notes. Raises StoreUnusable."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as e:
+        raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}") from None
+
+
+def statements(version: int) -> list[str]:
+    """The statements that lead to this version of the file, told apart by SQLite's own rules."""
+    where = os.path.join(os.path.dirname(__file__), "migrations", f"{version}.sql")
+    with open(where, encoding="utf-8") as f:
+        text = f.read()
+    found, rest = [], ""
+    for line in text.splitlines(keepends=True):
+        rest += line
+        if line.rstrip().endswith(";") and apsw.complete(rest):
+            found.append(rest)
+            rest = ""
+    if rest.strip():
+        found.append(rest)
+    return found
+
+
+def _number(db: apsw.Connection, pragma: str) -> int:
+    return int(db.execute(f"PRAGMA {pragma}").fetchall()[0][0])

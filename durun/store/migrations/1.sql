@@ -1,0 +1,164 @@
+-- The life of a run, as rows.
+--
+-- A run is born together with its pinned plan, its first position and its first intent, in one transaction. From then on each
+-- move of the machine is one transaction: it raises the run's seq, and changes just the rows that differ. A driver writes with
+-- the fence it took; whoever takes a run over raises the fence, and from then on the old driver's writes find no row.
+--
+-- Times are integer UTC milliseconds. Data is JSON text with sorted keys. What a person with sqlite3 should read are the views
+-- run, event and effect at the end; the tables may change with each version of this file.
+--
+-- History: version 1, the first.
+
+CREATE TABLE plans (
+  digest    TEXT PRIMARY KEY,             -- SHA-256 of `canonical`
+  canonical TEXT NOT NULL,                -- the plan as every run of it reads it
+  source    TEXT NOT NULL                 -- the text a person wrote
+) WITHOUT ROWID;
+
+CREATE TABLE literals (
+  digest TEXT PRIMARY KEY,                -- SHA-256 of `text`: long scripts that many requests share
+  text   TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE drivers (
+  place      TEXT PRIMARY KEY,            -- the folder of its lock and its notes
+  pid        INTEGER NOT NULL,            -- for people: liveness is asked of the lock, never of a number
+  boot       TEXT NOT NULL,
+  host       TEXT NOT NULL,
+  started_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE runs (
+  no         INTEGER PRIMARY KEY,         -- names files on disk and tokens; never shown
+  id         TEXT NOT NULL UNIQUE,
+  plan       TEXT NOT NULL REFERENCES plans (digest),
+  name       TEXT NOT NULL,               -- of the plan
+  version    TEXT NOT NULL,
+  language   INTEGER NOT NULL,
+  file       TEXT NOT NULL,               -- where the plan was read from, for messages
+  directory  TEXT NOT NULL,               -- where start was called: the directory of its commands
+  namespace  TEXT NOT NULL,               -- what its keys are derived in
+  bound_to   TEXT NOT NULL,               -- digest of plan and input: what an id given again must agree with
+  pins       TEXT NOT NULL,               -- JSON: env, base (PATH, HOME, …), durun, host
+  input      TEXT NOT NULL,
+  types      TEXT NOT NULL,               -- JSON: the type each var keeps
+  vars       TEXT NOT NULL,
+  status     TEXT NOT NULL CHECK (status IN
+    ('running', 'waiting', 'blocked', 'paused', 'compensating', 'succeeded', 'failed', 'cancelled', 'compensated')),
+  reason     TEXT,
+  state      TEXT,                        -- where the run itself stands, for listings
+  visit      INTEGER,
+  attempt    INTEGER,
+  due        INTEGER,                     -- the first time at which something of it is due
+  output     TEXT,
+  error      TEXT,                        -- the last error a catch took or that ended it
+  ended_by   TEXT,
+  cancel     TEXT,
+  paused_at  INTEGER,
+  driver     TEXT REFERENCES drivers (place),
+  fence      INTEGER NOT NULL,
+  seq        INTEGER NOT NULL,            -- moves so far
+  events     INTEGER NOT NULL,            -- rows of history so far
+  next_effect INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  ended_at   INTEGER
+);
+CREATE INDEX runs_open ON runs (status) WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated');
+CREATE INDEX runs_driver ON runs (driver) WHERE driver IS NOT NULL;
+
+CREATE TABLE positions (
+  run    INTEGER NOT NULL REFERENCES runs (no),
+  scope  TEXT NOT NULL,                   -- '' for the run itself
+  state  TEXT NOT NULL,
+  visit  INTEGER NOT NULL,
+  phase  TEXT NOT NULL CHECK (phase IN
+    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'failed', 'ended')),
+  effect INTEGER,
+  asking INTEGER,
+  due    INTEGER,
+  data   TEXT NOT NULL,                   -- JSON: what else the phase has
+  PRIMARY KEY (run, scope)
+) WITHOUT ROWID;
+
+CREATE TABLE states (
+  run    INTEGER NOT NULL REFERENCES runs (no),
+  scope  TEXT NOT NULL,
+  state  TEXT NOT NULL,
+  visits INTEGER NOT NULL,
+  ended  INTEGER NOT NULL,                -- 0: entered, and not ended anew since
+  effect INTEGER,                         -- its output is stored with this effect
+  output TEXT,                            -- or here, where no effect gave it
+  error  TEXT,
+  exit   INTEGER,
+  PRIMARY KEY (run, scope, state)
+) WITHOUT ROWID;
+
+CREATE TABLE effects (
+  run         INTEGER NOT NULL REFERENCES runs (no),
+  no          INTEGER NOT NULL,
+  scope       TEXT NOT NULL,
+  state       TEXT NOT NULL,
+  visit       INTEGER NOT NULL,
+  kind        TEXT NOT NULL CHECK (kind IN ('run', 'probe')),
+  key         TEXT NOT NULL,
+  request     TEXT NOT NULL,              -- JSON, frozen
+  status      TEXT NOT NULL CHECK (status IN
+    ('waiting', 'begin', 'done', 'not_done', 'not_certain', 'in_doubt', 'withdrawn')),
+  attempt     INTEGER NOT NULL,
+  boot        TEXT,                       -- the boot and the place it was issued to
+  place       TEXT,
+  intended_at INTEGER NOT NULL,
+  first_at    INTEGER,
+  ended_at    INTEGER,
+  exit        INTEGER,
+  error       TEXT,
+  output      TEXT,
+  PRIMARY KEY (run, no)
+) WITHOUT ROWID;
+
+CREATE TABLE undos (
+  run           INTEGER NOT NULL REFERENCES runs (no),
+  effect        INTEGER NOT NULL,         -- what it undoes; registered with the intent of that effect
+  status        TEXT NOT NULL CHECK (status IN ('registered', 'owed', 'undone', 'not_needed', 'failed')),
+  request       TEXT,                     -- rendered when the effect is done
+  by            INTEGER,                  -- the effect that undid it
+  PRIMARY KEY (run, effect)
+) WITHOUT ROWID;
+
+CREATE TABLE notes (
+  no   INTEGER PRIMARY KEY AUTOINCREMENT,
+  run  INTEGER NOT NULL REFERENCES runs (no),
+  kind TEXT NOT NULL,                     -- what another process wants: cancel, resolve
+  data TEXT NOT NULL,
+  by   TEXT NOT NULL,
+  at   INTEGER NOT NULL
+);
+CREATE INDEX notes_run ON notes (run);
+
+CREATE TABLE history (
+  run     INTEGER NOT NULL REFERENCES runs (no),
+  no      INTEGER NOT NULL,               -- from 1, without gaps
+  at      INTEGER NOT NULL,
+  kind    TEXT NOT NULL,
+  scope   TEXT NOT NULL,
+  state   TEXT,
+  visit   INTEGER,
+  attempt INTEGER,
+  data    TEXT NOT NULL,                  -- JSON: vars changed, the effect whose output it was, the error
+  PRIMARY KEY (run, no)
+) WITHOUT ROWID;
+
+CREATE VIEW run AS
+  SELECT id, name AS plan, version, status, reason, state, visit, attempt, due, created_at, updated_at, ended_at,
+         input, vars, output, coalesce(ended_by, error) AS error, pins
+  FROM runs;
+
+CREATE VIEW effect AS
+  SELECT runs.id AS run, effects.no, effects.scope, effects.state, effects.visit, kind, key, request, effects.status,
+         effects.attempt, intended_at, first_at, effects.ended_at, exit, effects.error, effects.output
+  FROM effects JOIN runs ON runs.no = effects.run;
+
+CREATE VIEW event AS
+  SELECT runs.id AS run, history.no, at, kind, scope, history.state, history.visit, history.attempt, data
+  FROM history JOIN runs ON runs.no = history.run;
