@@ -135,6 +135,10 @@ def _in_our_words(message: str) -> str:
     overload = re.search(r"No matching overloads found : (\S+?)\((.*)\)", line)
     if overload:
         return _no_overload(overload.group(1), overload.group(2).split(", "))
+    if "Unable to convert" in line:
+        return "it gives no JSON; an optional wants .orValue(…)"
+    if "durun_" in line and "no matching overload" in line:
+        return "only a list can be walked over"
     if "Iteration budget" in line:
         return "it walks over too many items: let a command do that"
     if "Applying SELECT to non-message" in line:

@@ -232,6 +232,8 @@ class Read:
             raise SyntaxFault(f"`{token.text}{{`: an object is written with quoted keys, as {{\"a\": 1}}", token.start)
         if token.text in ("true", "false", "null") or token.text in self._bound:
             return None
+        if token.text in ("optional", "math") and self._peek("."):
+            return None
         if token.text == "in":
             raise SyntaxFault("`in` is not expected here", token.start)
         return [token.text]

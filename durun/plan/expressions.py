@@ -139,7 +139,8 @@ class Evaluator:
         """The value of a bare expression."""
         bare = BARE.fullmatch(source)
         if bare and bare.group(1) not in ("true", "false", "null"):
-            return _whole(_look_up(bare.group(1).split("."), names), source)
+            value = _look_up(bare.group(1).split("."), names)
+            return value if isinstance(value, list | Mapping) else _whole(value, source)
         if "\0" in source:
             raise ExpressionError("an expression holds no NUL")
         return self._by_cel(source, names)

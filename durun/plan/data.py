@@ -1,0 +1,91 @@
+"""Data that comes from outside: strict JSON, with a bound on its depth, and nothing in it that SQLite or CEL would cut.
+
+Standard library only; nothing here recurses with the data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+Json = Any
+
+DEEPEST = 100
+if hasattr(sys, "set_int_max_str_digits"):
+    sys.set_int_max_str_digits(0)  # an integer keeps every digit
+
+
+def clean(value: Json) -> None:
+    """Raises ValueError where data is too deep, or holds NUL, half a surrogate, NaN or infinity."""
+    todo: list[tuple[Json, int]] = [(value, 0)]
+    while todo:
+        at, depth = todo.pop()
+        if depth > DEEPEST:
+            raise ValueError(f"it lies more than {DEEPEST} deep")
+        if isinstance(at, str):
+            _clean_text(at)
+        elif isinstance(at, float):
+            if at != at or at in (float("inf"), float("-inf")):
+                raise ValueError("NaN and infinity are not JSON")
+        elif isinstance(at, list):
+            todo += [(v, depth + 1) for v in at]
+        elif isinstance(at, dict):
+            for key, v in at.items():
+                _clean_text(key)
+                todo.append((v, depth + 1))
+
+
+def _clean_text(text: str) -> None:
+    if text.isascii() and "\0" not in text:
+        return
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    if re.search("[\ud800-\udfff]", text):
+        raise ValueError("it holds half a surrogate")
+
+
+def read_json(raw: str | bytes) -> Json:
+    """JSON as RFC 8259 has it, each key once. Raises ValueError in durun's words."""
+    try:
+        text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
+    except UnicodeDecodeError as e:
+        raise ValueError(f"it is no UTF-8 at byte {e.start}") from None
+    _shallow(text)
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"{e.msg} at line {e.lineno} column {e.colno}") from None
+    clean(value)
+    return value
+
+
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} is given twice")
+            seen.add(key)
+    return found
+
+
+def _no_constant(word: str) -> Json:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _shallow(text: str) -> None:
+    """Raises where brackets outside strings lie too deep, before a parser could run out of stack."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    depth = 0
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text, re.S):
+        sign = found.group()
+        if sign in "[{":
+            depth += 1
+            if depth > DEEPEST + 1:
+                raise ValueError(f"it lies more than {DEEPEST} deep")
+        elif sign in "]}":
+            depth -= 1
