@@ -1,0 +1,263 @@
+"""A driver's side of its commands: it makes their place, starts the keeper, asks it to begin and stop, and hears how they end.
+
+A place is a folder of the database's own folder. In it lie the driver's lock, the keeper's journal, the gate, the control file,
+and what the commands print. The driver's lock is held while the driver lives; liveness is asked with a shared lock, let go at
+once, and never unlinks a lock that could be taken.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import errno
+import fcntl
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple
+
+GRACE = 10_000  # ms between a signal and the next
+CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
+KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
+FILES = ("lock", "journal", "gate", "control")
+
+
+class Request(NamedTuple):
+    """What to begin. Times are ms; `env` lies over the driver's environment, `without` is taken out of it."""
+
+    token: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    stdin: bytes | None = None
+    timeout: int | None = None
+    heartbeat: int | None = None
+    capture: bool = False
+    without: tuple[str, ...] = ()
+
+
+class End(NamedTuple):
+    """How a command ended. Paths are relative to the database's folder, '' where nothing was printed."""
+
+    token: str
+    status: int  # exit code, or minus the number of a signal
+    stopped: str
+    left: tuple[int, ...]
+    out: str
+    err: str
+    out_size: int
+    out_crc: int
+    data: str
+    data_size: int | None
+    data_crc: int
+
+
+class NoStart(NamedTuple):
+    token: str
+    errno: int
+    what: str
+
+
+class Full(NamedTuple):
+    token: str
+
+
+class Refused(NamedTuple):
+    """The gate is closed: another driver has taken over."""
+
+    token: str
+
+
+class KeeperGone(NamedTuple):
+    """The keeper died; what it held is to be looked for."""
+
+
+Report = End | NoStart | Full | Refused | KeeperGone
+
+
+class Commands:
+    """The commands of one driver, in its place."""
+
+    def __init__(self, folder: str, place: str) -> None:
+        """Makes the place, takes the driver's lock, and starts the keeper beside the driver. Raises OSError."""
+        self.folder, self.place = folder, place
+        self.path = os.path.join(folder, place)
+        os.mkdir(self.path, 0o700)
+        self._lock = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.close(os.open(os.path.join(self.path, "gate"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        self._number = 0
+        self._gone = False
+        self._incoming = b""
+        self._held: set[str] = set()
+        self._start()
+
+    def _start(self) -> None:
+        journal = os.open(os.path.join(self.path, "journal"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(journal, fcntl.LOCK_EX)
+        self._socket, theirs = socket.socketpair()
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (theirs.fileno(), journal)]
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)
+        ]  # fmt: skip
+        actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
+        blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+        argv = [sys.executable, "-I", "-S", KEEPER, self.path]
+        self.pid = os.posix_spawn(
+            sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=blocked, setsigdef=[signal.SIGCHLD]
+        )
+        for fd in (*high, journal):
+            os.close(fd)
+        theirs.close()
+        self._socket.setblocking(True)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def next_number(self) -> int:
+        """A number no attempt of this place had: it names $DURUN_OUTPUT and $DURUN_HEARTBEAT of one."""
+        self._number += 1
+        return self._number
+
+    def begin(self, request: Request, number: int) -> None:
+        """Asks the keeper to begin. What becomes of it comes as a report."""
+        self._held.add(request.token)
+        self._send(
+            {
+                "kind": "begin", "token": request.token, "n": number, "argv": request.argv, "env": request.env,
+                "without": request.without, "cwd": request.cwd, "stdin": request.stdin, "timeout": request.timeout,
+                "heartbeat": request.heartbeat, "grace": GRACE, "capture": request.capture,
+                "alive": self.alive_path(number), "data": self.data_path(number),
+            }
+        )  # fmt: skip
+
+    def data_path(self, number: int) -> str:
+        return os.path.join(self.path, f"{number}.json")
+
+    def alive_path(self, number: int) -> str:
+        return os.path.join(self.path, f"{number}.alive")
+
+    def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
+        """Asks the keeper to send these signals, each with its grace in ms, until the group is gone."""
+        self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = marshal.dumps(request, 2)
+        try:
+            self._socket.sendall(len(data).to_bytes(4, "big") + data)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the end of the stream is read next, and reported
+
+    def receive(self, timeout: float = 0) -> list[Report]:
+        """What the keeper has to say, waiting at most so many seconds for it."""
+        if self._gone:
+            return []
+        if not select.select([self._socket], [], [], timeout)[0]:
+            return []
+        try:
+            data = self._socket.recv(1 << 20)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._gone = True
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            return [KeeperGone()]
+        self._incoming += data
+        found: list[Report] = []
+        while len(self._incoming) >= 4:
+            length = int.from_bytes(self._incoming[:4], "big")
+            if len(self._incoming) < 4 + length:
+                break
+            words = marshal.loads(self._incoming[4 : 4 + length])
+            self._incoming = self._incoming[4 + length :]
+            report = read_answer(words, self.place)
+            self._held.discard(report.token)
+            found.append(report)
+        return found
+
+    def close(self, *, keep: bool) -> None:
+        """Lets the keeper go; with `keep`, the notes stay for whoever goes on."""
+        idle = not self._held
+        self._socket.close()
+        if idle and not self._gone:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+        if idle and not keep:
+            for name in FILES:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, name))
+            with contextlib.suppress(OSError):
+                os.rmdir(self.path)
+        os.close(self._lock)
+
+
+def read_answer(words: tuple[Any, ...], place: str) -> End | NoStart | Full | Refused:
+    """A report from what the keeper says, or noted."""
+    kind, token = words[0], words[1]
+    if kind == "ended":
+        return end_of(token, words[2], place)
+    if kind == "nostart":
+        return NoStart(token, words[2], words[3])
+    return Full(token) if kind == "full" else Refused(token)
+
+
+def end_of(token: str, end: dict[str, Any], place: str) -> End:
+    def within(name: str) -> str:
+        return f"{place}/{name}" if name else ""
+
+    size, crc = end["data"] or (None, 0)
+    return End(
+        token, end["status"], end["stopped"], tuple(end["left"]), within(end["out"]), within(end["err"]),
+        end["sizes"][0], end["crc"], within(end["name"]), size, crc,
+    )  # fmt: skip
+
+
+def read_whole(folder: str, path: str, size: int, crc: int) -> bytes | None:
+    """The output that becomes data: whole and as it was when the command ended, or None where it is not."""
+    if not path or not size:
+        return b""
+    try:
+        with open(os.path.join(folder, path), "rb") as f:
+            data = f.read(size)
+    except OSError as e:
+        if e.errno == errno.ENOENT:
+            return None
+        raise
+    return data if len(data) == size and binascii.crc32(data) == crc else None
+
+
+def tail(folder: str, path: str, n: int = 4096) -> str:
+    """The last bytes of a log, as text for people."""
+    if not path:
+        return ""
+    try:
+        with open(os.path.join(folder, path), "rb") as f:
+            f.seek(0, os.SEEK_END)
+            f.seek(max(0, f.tell() - n))
+            return f.read().decode("utf-8", "replace").replace("\0", "\ufffd")
+    except OSError:
+        return ""
+
+
+def driver_alive(folder: str, place: str | None) -> bool:
+    """Whether the driver of a place lives: whether its lock is held."""
+    return place is not None and locked(os.path.join(folder, place, "lock"))
+
+
+def locked(path: str) -> bool:
+    """Whether somebody holds a lock file exclusively; a missing one is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
