@@ -241,23 +241,3 @@ def tail(folder: str, path: str, n: int = 4096) -> str:
             return f.read().decode("utf-8", "replace").replace("\0", "\ufffd")
     except OSError:
         return ""
-
-
-def driver_alive(folder: str, place: str | None) -> bool:
-    """Whether the driver of a place lives: whether its lock is held."""
-    return place is not None and locked(os.path.join(folder, place, "lock"))
-
-
-def locked(path: str) -> bool:
-    """Whether somebody holds a lock file exclusively; a missing one is held by nobody."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -23,7 +23,8 @@ import signal
 import time
 from typing import Any, NamedTuple
 
-from durun.effects.command import End, NoStart, end_of, locked
+from durun.effects.command import End, NoStart, end_of
+from durun.effects.locks import locked
 
 PATIENCE = 10.0  # s for the keeper to let the gate go
 

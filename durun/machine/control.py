@@ -16,7 +16,7 @@ def cancel(d: Draft, event: Cancel) -> None:
     if run.status in TERMINAL:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
     if run.cancel is None:
-        d.tell("cancel_asked", None, **({"by": event.by} if event.by else {}))
+        d.tell("cancel_asked", None, None, by=event.by)
     d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now})
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
@@ -42,7 +42,7 @@ def pause(d: Draft, event: Pause) -> None:
     if run.status is Status.PAUSED:
         raise NotPossible(f"run {run.id} is paused already: `durun resume {run.id}` goes on")
     d.set_run(status=Status.PAUSED, reason=None, paused_at=d.moment.now, updated_at=d.moment.now)
-    d.tell("paused", None, **({"by": event.by} if event.by else {}))
+    d.tell("paused", None, None, by=event.by)
 
 
 def take_up(d: Draft) -> None:
@@ -56,12 +56,12 @@ def take_up(d: Draft) -> None:
         return
     if run.status is not Status.FAILED:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
-    p = next((p for p in d.positions() if p.phase is Phase.FAILED), None)
-    if p is None:
+    failed = next((p for p in d.positions() if p.phase is Phase.FAILED), None)
+    if failed is None:
         raise NotPossible(f"run {run.id} ended where its plan says it ends: there is nothing to take up")
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
-    d.tell("resumed", p)
-    _take_up_state(d, p)
+    d.tell("resumed", failed)
+    _take_up_state(d, failed)
 
 
 def _thaw(d: Draft, p: Position, paused_at: int) -> None:

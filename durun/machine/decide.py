@@ -11,6 +11,7 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | lost | | | | | | settled | settled | where paused |
 | probing | | begin | answer | again | issued again | | | where paused |
 | doubt | | | | | | | settled | where paused |
+| held | | | | | | begin | | where paused |
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
@@ -40,8 +41,17 @@ from durun.machine.events import (
     Settle,
     TakeUp,
 )
-from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Status
+from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
 from durun.plan.canonical import Plan
+
+
+def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate) -> Move:
+    """The first move of a run: from its start to the first thing it has to wait for."""
+    d = Draft(plan, Checkpoint(run), moment, evaluate)
+    d.tell("started", None, None, input=run.input, vars=run.vars)
+    walk.walk(d, "", plan["start"])
+    d.settle_status()
+    return d.move
 
 
 def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluate: Evaluate) -> Move:
@@ -73,13 +83,15 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
         case (Phase.ACTING, Lost()) if event.effect == p.effect:
             doubt.lost(d, p, event.why)
         case (Phase.ACTING | Phase.PROBING, Moved()) if event.effect == (p.asking or p.effect):
-            d.issue(d.effect(event.effect))
+            walk.moved(d, p, event.effect)
         case Phase.DELAYED | Phase.PROBING, Due():
             walk.begin_waiting(d, p)
         case Phase.WAITING, Due():
             walk.waited(d, p)
         case Phase.LOST, Settle():
             doubt.settle(d, p)
+        case Phase.HELD, Settle():
+            walk.begin_waiting(d, p)
         case (Phase.PROBING, Ended() | CouldNotStart()) if event.effect == p.asking:
             doubt.answered(d, p, event)
         case (Phase.PROBING, Lost()) if event.effect == p.asking:

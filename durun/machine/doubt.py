@@ -38,10 +38,11 @@ def _doubtful(d: Draft, p: Position) -> None:
 
 def lost(d: Draft, p: Position, why: str) -> None:
     """Nobody knows how the effect ended. It is settled at once, unless the run was told to stop."""
-    assert p.effect is not None
+    no = p.effect
+    assert no is not None
     p = d.put(p._replace(doubts=p.doubts + 1, cause=None))
     _doubtful(d, p)
-    d.tell("in_doubt", p, d.effect(p.effect).attempt, why=why)
+    d.tell("in_doubt", p, d.effect(no).attempt, why=why)
     if d.run.cancel is not None:
         return cancelled(d)
     if "poll" in d.state(p):
@@ -77,7 +78,7 @@ def _unknown(d: Draft, p: Position) -> None:
     if idempotent(d, p):
         counts = _spend(state, p)
         if counts is not None:
-            return walk.again(d, p._replace(failures=counts))
+            return walk.again(d, p._replace(failures=counts, unsure=True))
     if any("in_doubt" in catch["on"] for catch in state["catch"]):
         error = _doubt_error(p, effect.attempt, "in_doubt", "it is not known whether it happened")
         return walk.follow(d, p.scope, walk.after_error(d, p, error, IN_DOUBT))
@@ -95,7 +96,8 @@ def _spend(state: State, p: Position) -> tuple[int, ...] | None:
         return p.failures if p.doubts <= 1 else None
     at = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
     failures = p.failures[at] + 1
-    if rules[at]["max_attempts"] is not None and failures >= rules[at]["max_attempts"]:
+    most = rules[at]["max_attempts"]
+    if most is not None and failures >= most:
         return None
     return (*p.failures[:at], failures, *p.failures[at + 1 :])
 
@@ -188,9 +190,9 @@ def _it_did_not(d: Draft, p: Position) -> None:
     d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
     if p.cause is not None:
         cause = p.cause
-        p = p._replace(asking=None, cause=None)
+        p = p._replace(asking=None, cause=None, unsure=False)
         return walk.follow(d, p.scope, walk.after_error(d, p, cause, NOT_DONE))
-    return walk.again(d, p._replace(asking=None))
+    return walk.again(d, p._replace(asking=None, unsure=False))
 
 
 def _probe_again(d: Draft, p: Position, event: Ended | CouldNotStart) -> bool:
@@ -222,7 +224,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         raise NotPossible(f"run {d.run.id}: state {p.state} had begun nothing that could have happened")
     if p.phase is Phase.FAILED:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
-    d.tell("resolved", p, how=event.how, **{k: v for k, v in (("by", event.by), ("note", event.note)) if v})
+    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
     if event.how == "fail":
@@ -253,8 +255,8 @@ def cancelled(d: Draft) -> None:
         for no in (p.effect, p.asking):
             effect = d.effect(no) if no is not None else None
             if effect is not None and effect.status == "waiting":
-                d.put_effect(effect._replace(status=NOT_DONE if effect.first_at else "withdrawn", ended_at=now))
+                how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
+                d.put_effect(effect._replace(status=how, ended_at=now))
         d.put(p._replace(phase=Phase.ENDED, due=None))
     d.set_run(status=Status.CANCELLED, reason=None, ended_at=now, updated_at=now)
-    by = (d.run.cancel or {}).get("by")
-    d.tell("cancelled", d.positions()[0], **({"by": by} if by else {}))
+    d.tell("cancelled", d.positions()[0], None, by=(d.run.cancel or {}).get("by"))

@@ -76,7 +76,8 @@ class Draft:
         return effect
 
     def tell(self, kind: str, position: Position | None, attempt: int | None = None, **data: Json) -> None:
-        """A row of the history."""
+        """A row of the history; what is empty in `data` is left out."""
+        data = {k: v for k, v in data.items() if v not in ("", None, {})}
         scope, state, visit = (position.scope, position.state, position.visit) if position else ("", None, None)
         self.move.history.append(Event(kind, scope, state, visit, attempt, data))
 
@@ -153,6 +154,8 @@ def status_of(positions: list[Position]) -> tuple[Status, str | None]:
     if any(moves(p) for p in positions):
         return Status.RUNNING, None
     for p in positions:
+        if p.phase is Phase.HELD:
+            return Status.BLOCKED, str(p.cause)
         if p.phase is Phase.DOUBT:
             return Status.BLOCKED, "keeps_dying" if p.doubts >= 3 else "in_doubt"
     return Status.WAITING, None

@@ -43,6 +43,7 @@ class Phase(StrEnum):
     LOST = "lost"  # its effect is in doubt, and that is not settled yet
     PROBING = "probing"  # a probe is asked whether its effect happened
     DOUBT = "doubt"  # its effect is in doubt, and a person must say
+    HELD = "held"  # its effect cannot be begun until a person has mended something; `cause` says what
     FAILED = "failed"  # its error ended the run
     ENDED = "ended"  # the run ended here as the plan says
 
@@ -68,6 +69,7 @@ class Position(NamedTuple):
     round: int = 0  # of a poll
     streak: int = 0  # how often in a row its condition held
     until: int | None = None  # when no further round may begin: UTC ms
+    unsure: bool = False  # an earlier attempt of this visit may have happened
     cause: Json = None  # PROBING, LOST, DOUBT: the error that left the doubt, where there was one
 
 

@@ -13,7 +13,6 @@ from durun.machine.outcome import (
     DONE,
     IN_DOUBT,
     NOT_CERTAIN,
-    NOT_DONE,
     Outcome,
     OutputError,
     of_command,
@@ -95,7 +94,7 @@ def _fail_state(d: Draft, p: Position, state: State) -> str | None:
     return _end_failed(d, p, error)
 
 
-def _wait(d: Draft, p: Position, state: State) -> None:
+def _wait(d: Draft, p: Position, state: State) -> str | None:
     from durun.plan.units import duration, moment
 
     wait, names, now = state["wait"], d.names(p.scope, visit=p.visit), d.moment.now
@@ -110,6 +109,7 @@ def _wait(d: Draft, p: Position, state: State) -> None:
         raise ExpressionError(str(e)) from None
     d.put(timed(d, p._replace(phase=Phase.WAITING, target=None), due, length))
     d.tell("waiting", p, due=due)
+    return None
 
 
 def timed(d: Draft, p: Position, due: int, length: int | None) -> Position:
@@ -139,7 +139,7 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
 # --- an effect ---
 
 
-def _intend(d: Draft, p: Position, state: State) -> None:
+def _intend(d: Draft, p: Position, state: State) -> str | None:
     """The intent of a command: request and key frozen here, once, in the move that leads to it."""
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
@@ -147,6 +147,7 @@ def _intend(d: Draft, p: Position, state: State) -> None:
     effect = d.new_effect(p, "run", key, request)
     stands = p._replace(target=None, effect=effect.no, failures=(0,) * len(state.get("retry", [])))
     d.put(_issued(d, poll.begin(d, stands) if "poll" in state else stands))
+    return None
 
 
 def _key(d: Draft, p: Position, state: State) -> str:
@@ -220,6 +221,8 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     state = d.state(p)
     assert p.effect is not None
     effect = d.effect(p.effect)
+    if isinstance(event, CouldNotStart) and event.what == "directory":
+        return _hold(d, p, "cwd_gone")
     outcome = of_no_start(event) if isinstance(event, CouldNotStart) else of_command(state, event)
     _tell_end(d, p, effect.attempt, event, outcome)
     if isinstance(event, Ended) and event.stopped == "leaving" and outcome.how != DONE:
@@ -232,6 +235,28 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     error = _error(p, outcome.name, outcome.message, attempt=effect.attempt, exit=outcome.exit)
     error["stderr"] = event.stderr if isinstance(event, Ended) else ""
     unsuccessful(d, p, error, outcome.how)
+
+
+def _hold(d: Draft, p: Position, reason: str) -> None:
+    """Something must be mended before it can be begun: nothing has happened, and nothing is used up."""
+    assert p.effect is not None
+    d.put_effect(d.effect(p.effect)._replace(status="waiting", boot=None, place=None))
+    if d.run.cancel is not None:
+        return doubt.cancelled(d)
+    d.put(p._replace(phase=Phase.HELD, cause=reason))
+    d.tell("blocked", p, None, reason=reason)
+
+
+def moved(d: Draft, p: Position, no: int) -> None:
+    """An intent that was certainly never begun: issued again here, left waiting, or withdrawn with a run that was cancelled."""
+    if d.run.cancel is not None:
+        d.put_effect(d.effect(no)._replace(status="waiting"))
+        return doubt.cancelled(d)
+    d.issue(d.effect(no))
+    if p.phase is Phase.ACTING:
+        d.put(_issued(d, p))
+    elif d.moment.place is None:
+        d.put(p._replace(due=d.moment.now))
 
 
 def _tell_end(d: Draft, p: Position, attempt: int, event: Ended | CouldNotStart, outcome: Outcome) -> None:
@@ -292,7 +317,7 @@ def leave(d: Draft, p: Position, target: str | None) -> str | None:
 
 
 def _left(d: Draft, p: Position, to: str, changed: dict[str, Json], **more: Json) -> str:
-    d.tell("left", p, next=to, **({"vars": changed} if changed else {}), **more)
+    d.tell("left", p, None, next=to, vars=changed, **more)
     return to
 
 
@@ -397,7 +422,8 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
         return False
     counts = (*p.failures[:at], failures, *p.failures[at + 1 :])
     due = d.moment.now + wait
-    stands = p._replace(phase=Phase.DELAYED, failures=counts, asking=None, cause=error)
+    unsure = p.unsure or how in (NOT_CERTAIN, IN_DOUBT)
+    stands = p._replace(phase=Phase.DELAYED, failures=counts, asking=None, cause=error, unsure=unsure)
     d.put(timed(d, stands, due, wait))
     d.put_effect(effect._replace(status="waiting", attempt=effect.attempt + 1, error=error, boot=None, place=None))
     d.tell("retry_at", p, effect.attempt + 1, due=due, error=error["name"])
@@ -411,7 +437,7 @@ def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Jso
     except AssignError as e:
         d.put(p._replace(phase=Phase.FAILED, asking=None, cause=None))
         return _end_failed(d, p, _error(p, e.name, f"in its catch: {e.message}"))
-    d.tell("caught", p, error=error, next=to, **({"vars": changed} if changed else {}))
+    d.tell("caught", p, None, error=error, next=to, vars=changed)
     if to == "failed":
         d.put(p._replace(phase=Phase.FAILED, asking=None, cause=None))
         return _end_failed(d, p, error)
@@ -421,9 +447,10 @@ def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Jso
 # --- the end ---
 
 
-def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> None:
+def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> str | None:
     d.set_run(status=Status.FAILED, reason=None, error=error, ended_by=error, ended_at=d.moment.now, updated_at=d.moment.now)
     d.tell("failed", p, error=error)
+    return None
 
 
 def end(d: Draft, scope: str, target: str) -> None:
@@ -431,29 +458,16 @@ def end(d: Draft, scope: str, target: str) -> None:
     p = d.position(scope)
     if target == "failed":
         d.put(p._replace(phase=Phase.ENDED, target=None))
-        return _end_failed(d, p, d.run.error or _error(p, "failed", f"state {p.state} led to failed"))
+        _end_failed(d, p, d.run.error or _error(p, "failed", f"state {p.state} led to failed"))
+        return
     try:
         output = d.evaluate.value(d.plan["output"], d.names(scope)) if "output" in d.plan else None
     except ExpressionError as e:
         d.put(p._replace(phase=Phase.FAILED, target=target, effect=None, asking=None))
-        return _end_failed(d, p, _error(p, "expression", f"in the output of the plan: {e}"))
+        _end_failed(d, p, _error(p, "expression", f"in the output of the plan: {e}"))
+        return
     d.put(p._replace(phase=Phase.ENDED, target=None))
     now = d.moment.now
     has = "output" in d.plan
     d.set_run(status=Status.SUCCEEDED, reason=None, output=output, has_output=has, ended_at=now, updated_at=now)
     d.tell("succeeded", p)
-    return None
-
-
-__all__ = [
-    "NOT_DONE",
-    "acted",
-    "after_error",
-    "again",
-    "begin_state",
-    "begin_waiting",
-    "finish",
-    "follow",
-    "waited",
-    "walk",
-]

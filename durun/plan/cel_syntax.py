@@ -1,7 +1,8 @@
 """A reader of CEL's grammar: which paths an expression names, and over what its macros walk.
 
-It does not evaluate and knows no types: the library does. It is here because an expression is given only the paths it names,
-and because the range of every macro has to be guarded (an object has no order).
+It does not evaluate and knows no types: the library does, and has the last word on what is an expression. It is here because
+an expression is given only the paths it names, and because the range of every macro has to be guarded (an object has no
+order). Where the two could read a source differently, this one refuses it. Nothing here needs the library.
 """
 
 from __future__ import annotations
@@ -9,21 +10,35 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+NAMES = ("input", "vars", "output", "error", "states", "item", "index", "visit", "run", "pins", "key", "secrets")
 LONGEST = 16 * 1024  # characters of one expression
-DEEPEST = 60  # brackets within brackets
+DEEPEST = 40  # brackets within brackets; the library ends at 32
 
-WALKS = {"map": "durun_list", "filter": "durun_list", "all": "durun_walk", "exists": "durun_walk", "exists_one": "durun_walk"}
+SHORT_WALKS = {"map", "filter"}  # the library is quadratic there
+WALKS = {*SHORT_WALKS, "all", "exists", "exists_one"}
 BINDS = {*WALKS, "optMap", "optFlatMap"}
-RESERVED = {"true", "false", "null", "in"}
+LITERALS = {"true", "false", "null"}
+TYPES = {"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"}
+FAMILIES = {"optional", "math", "strings"}  # what stands before the dot in math.greatest(…)
+# CEL keeps these words for later: they name nothing, but may be fields
+KEPT = {"as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "namespace"}
+KEPT |= {"package", "return", "var", "void", "while"}
+OPERATORS = ("||", "&&", "==", "!=", "<=", ">=", "<", ">", "in", "+", "-", "*", "/", "%")
+ARITHMETIC = {"+", "-", "*", "/"}
 
 TOKEN = re.compile(
-    r"""(?P<space>\s+|//[^\n]*)
-    |(?P<string>[rRbB]{0,2}(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
-    |(?P<number>0x[0-9a-fA-F]+u?|\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.\d+(?:[eE][-+]?\d+)?|\d+[uU]?)
+    r"""(?P<space>[ \t\r\n\f]+|//[^\n]*)
+    |(?P<string>[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\r\n]*"|'[^'\r\n]*')
+        |[bB]?(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*'))
+    |(?P<number>0x[0-9a-fA-F]+[uU]?|(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|[0-9]+[uU]?)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<field>`[A-Za-z0-9_.\-/ ]+`)
     |(?P<sign>&&|\|\||[=!<>]=|[-+*/%<>!?:.,()\[\]{}])""",
     re.X | re.S,
 )
+PLAIN_STRING = re.compile(r"\"([^\"\\\r\n]*)\"|'([^'\\\r\n]*)'")
+NUL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[xX]00|000|u0000|U00000000)")
+DOUBLE = re.compile(r"[0-9]*\.[0-9]|[0-9]+[eE]")
 
 
 class SyntaxFault(Exception):
@@ -42,19 +57,36 @@ class Token(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A name and the fields after it, as far as they are fixed: `states.one.output` or `input["a b"]`."""
+    """A name and the fields after it, as far as they are fixed: `states.one.output` or `input["a b"]`.
+
+    The first `must` of the names have to be there; those after them are asked for with has() or `.?`.
+    """
 
     names: tuple[str, ...]
     offset: int
-    optional: bool  # asked for with has() or .?
+    must: int
+
+    @property
+    def optional(self) -> bool:
+        return self.must < len(self.names)
 
 
 class Walk(NamedTuple):
-    """The range of a macro: source[start:end]; `guard` is the function that must stand around it."""
+    """The range of a macro, source[start:end]; `short`: it may have only so many items."""
 
     start: int
     end: int
-    guard: str
+    short: bool
+
+
+class Operand(NamedTuple):
+    """What stands between two operators: the place of its path in `paths`, if it is one with all its fields fixed."""
+
+    path: int | None = None
+    double: bool = False
+
+
+OTHER = Operand()
 
 
 def tokens(source: str) -> list[Token]:
@@ -63,44 +95,64 @@ def tokens(source: str) -> list[Token]:
     while at < len(source):
         match = TOKEN.match(source, at)
         if match is None:
-            what = "a string that does not end" if source[at] in "\"'" else f"{source[at]!r} is no part of an expression"
-            raise SyntaxFault(what, at)
+            raise SyntaxFault(_no_token(source[at]), at)
+        if match.lastgroup == "string" and NUL.search(match.group()) and "r" not in match.group()[:2].lower():
+            raise SyntaxFault("text with a NUL cannot be used", at)
         if match.lastgroup != "space":
             found.append(Token(match.lastgroup or "", match.group(), at, match.end()))
         at = match.end()
     return found
 
 
+def _no_token(sign: str) -> str:
+    if sign in "\"'":
+        return "a string does not end"
+    if sign == "=":
+        return "`=` is no operator; `==` compares"
+    if sign in "&|":
+        return f"`{sign}` is no operator; write `{sign}{sign}`"
+    return f"{sign!r} is no part of an expression" if sign.isprintable() else "a control character is no part of an expression"
+
+
 class Read:
-    """What one expression names. Raises SyntaxFault where it cannot be read."""
+    """What one expression names. Raises SyntaxFault where it cannot be read.
+
+    paths    every path, in the order of the source, without the variables of macros
+    walks    the range of every macro
+    bare     the fields of an expression that is nothing but a path; else None
+    doubles  the paths that meet a double in arithmetic, as in `input.price * 1.2`
+    """
 
     def __init__(self, source: str) -> None:
         if len(source) > LONGEST:
             raise SyntaxFault(f"an expression has at most {LONGEST} characters", 0)
         self.paths: list[Path] = []
         self.walks: list[Walk] = []
+        self.doubles: list[Path] = []
+        self.bare: tuple[str | int, ...] | None = None
         self._tokens = tokens(source)
         self._end = len(source)
         self._at = 0
         self._depth = 0
         self._bound: list[str] = []
-        self._asked = 0
         if not self._tokens:
             raise SyntaxFault("the expression is empty", 0)
         self._expression()
         if self._at < len(self._tokens):
-            raise SyntaxFault(f"`{self._tokens[self._at].text}` is not expected here", self._tokens[self._at].start)
+            raise self._unexpected(self._tokens[self._at])
+        self.bare = self._as_bare()
+        self.paths.sort(key=lambda p: p.offset)
 
     # tokens
 
     def _peek(self, text: str) -> bool:
-        return self._at < len(self._tokens) and self._tokens[self._at].text == text and self._tokens[self._at].kind != "string"
+        return self._at < len(self._tokens) and self._tokens[self._at].text == text
 
-    def _take(self, *texts: str) -> bool:
-        if any(self._peek(text) for text in texts):
+    def _take(self, *texts: str) -> str:
+        if self._at < len(self._tokens) and self._tokens[self._at].text in texts:
             self._at += 1
-            return True
-        return False
+            return self._tokens[self._at - 1].text
+        return ""
 
     def _next(self) -> Token:
         if self._at >= len(self._tokens):
@@ -114,129 +166,159 @@ class Read:
             where = found.start if found else self._end
             raise SyntaxFault(f"`{text}` is expected here" + (f", not `{found.text}`" if found else ""), where)
 
+    def _unexpected(self, token: Token) -> SyntaxFault:
+        return SyntaxFault(f"`{token.text}` is not expected here", token.start)
+
     # grammar
 
-    def _expression(self) -> None:
+    def _expression(self) -> Operand:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise SyntaxFault(f"brackets lie more than {DEEPEST} deep", self._tokens[min(self._at, len(self._tokens) - 1)].start)
-        self._chain()
-        if self._take("?"):
+            at = self._tokens[self._at].start if self._at < len(self._tokens) else self._end
+            raise SyntaxFault(f"brackets lie more than {DEEPEST} deep", at)
+        only = self._chain()
+        while self._take("?"):
+            only = OTHER
             self._chain()
             self._want(":")
-            self._expression()
+            self._chain()
         self._depth -= 1
+        return only
 
-    def _chain(self) -> None:
+    def _chain(self) -> Operand:
         """Operands with operators between; precedence does not matter for what is read here."""
+        before, operator, only = OTHER, "", True
         while True:
             while self._take("-", "!"):
-                pass
-            self._member()
-            if not self._take("||", "&&", "==", "!=", "<=", ">=", "<", ">", "in", "+", "-", "*", "/", "%"):
-                return
+                only = False
+            operand = self._member()
+            if operator in ARITHMETIC:
+                self._meet(before, operand)
+            before, operator = operand, self._take(*OPERATORS)
+            if not operator:
+                return operand if only else OTHER
+            only = False
 
-    def _member(self) -> None:
-        start = self._tokens[self._at].start if self._at < len(self._tokens) else self._end
-        names = self._primary()
-        optional = bool(self._asked)
-        open_path = names is not None
-        while True:
-            if self._take("."):
-                optional = self._take("?") or optional
-                field = self._next()
-                if field.kind != "name":
-                    raise SyntaxFault(f"a name is expected after the dot, not `{field.text}`", field.start)
-                if self._peek("("):
-                    self._method(field, start)
-                    open_path = False
-                elif open_path and names is not None:
-                    names.append(field.text)
-            elif self._take("["):
-                optional = self._take("?") or optional
-                literal = self._literal_key()
-                if literal is not None and open_path and names is not None:
-                    names.append(literal)
-                else:
-                    open_path = False
-                    if literal is None:
-                        self._expression()
-                        self._want("]")
-            else:
-                break
-        if names is not None:
-            self.paths.append(Path(tuple(names), start, optional))
+    def _meet(self, left: Operand, right: Operand) -> None:
+        for one, other in ((left, right), (right, left)):
+            if one.double and other.path is not None:
+                self.doubles.append(self.paths[other.path])
 
-    def _literal_key(self) -> str | None:
+    def _member(self) -> Operand:
+        first = self._at
+        start = self._tokens[first].start if first < len(self._tokens) else self._end
+        names, operand = self._primary()
+        must: int | None = None
+        fixed, listed = names is not None, False
+        while self._peek(".") or self._peek("["):
+            dot = self._next().text == "."
+            if self._take("?") and must is None:
+                must = len(names or ())
+            method = self._tokens[self._at].text if dot and self._at < len(self._tokens) else ""
+            field = self._selected(start, listed) if dot else self._key()
+            listed = field is None and method in SHORT_WALKS
+            fixed = fixed and field is not None
+            if fixed and names is not None and field is not None:
+                names.append(field)
+            operand = OTHER
+        if names is None:
+            return operand
+        self.paths.append(Path(tuple(names), start, len(names) if must is None else must))
+        return Operand(len(self.paths) - 1) if fixed else OTHER
+
+    def _selected(self, start: int, listed: bool) -> str | None:
+        """The field after a dot; None where it is a method. `listed`: what stands before the dot is a list for certain."""
+        field = self._next()
+        if field.kind == "field":
+            return field.text[1:-1]
+        if field.kind != "name":
+            raise SyntaxFault(f"a name is expected after the dot, not `{field.text}`", field.start)
+        if self._peek("("):
+            self._method(field, start, listed)
+            return None
+        if field.text in LITERALS or field.text == "in":
+            raise SyntaxFault(f'`{field.text}` cannot stand after a dot: write ["{field.text}"]', field.start)
+        return field.text
+
+    def _key(self) -> str | None:
         """The text of `"name"]`, taken; None where something else stands between the brackets."""
         if self._at + 1 < len(self._tokens) and self._tokens[self._at + 1].text == "]":
-            token = self._tokens[self._at]
-            plain = re.fullmatch(r"\"([^\"\\]*)\"|'([^'\\]*)'", token.text)
-            if token.kind == "string" and plain:
+            plain = PLAIN_STRING.fullmatch(self._tokens[self._at].text)
+            if plain:
                 self._at += 2
                 return plain.group(1) if plain.group(1) is not None else plain.group(2)
+        self._expression()
+        self._want("]")
         return None
 
-    def _method(self, field: Token, start: int) -> None:
+    def _method(self, field: Token, start: int, listed: bool) -> None:
         if field.text not in BINDS:
             return self._arguments()
-        end = self._tokens[self._at - 2].start if self._tokens[self._at - 2].text == "." else field.start
-        if field.text in WALKS:
-            self.walks.append(Walk(start, end, WALKS[field.text]))
+        if field.text in WALKS and not listed:
+            self.walks.append(Walk(start, self._tokens[self._at - 2].start, field.text in SHORT_WALKS))
         self._want("(")
         variable = self._next()
-        if variable.kind != "name" or variable.text in RESERVED:
+        if variable.kind != "name" or variable.text in LITERALS or variable.text in KEPT or variable.text == "in":
             raise SyntaxFault(f"{field.text} wants a name here, as in `list.{field.text}(x, …)`", variable.start)
+        self._own(variable)
         self._bound.append(variable.text)
         while self._take(","):
             self._expression()
         self._want(")")
         self._bound.pop()
 
-    def _arguments(self) -> None:
+    def _arguments(self) -> Operand:
         self._want("(")
+        last = OTHER
         if self._take(")"):
-            return
-        self._expression()
+            return last
+        last = self._expression()
         while self._take(","):
-            self._expression()
+            last = self._expression()
         self._want(")")
+        return last
 
-    def _primary(self) -> list[str] | None:
+    def _primary(self) -> tuple[list[str] | None, Operand]:
         token = self._next()
-        if token.kind in ("string", "number"):
-            return None
-        if token.kind == "name":
-            return self._name(token)
-        match token.text:
-            case "(":
+        match token.kind, token.text:
+            case "number", _:
+                return None, Operand(double=bool(DOUBLE.match(token.text)))
+            case "string", _:
+                pass
+            case "name", _:
+                return self._name(token), OTHER
+            case _, "(":
                 self._expression()
                 self._want(")")
-            case "[":
+            case _, "[":
                 self._items("]", pairs=False)
-            case "{":
+            case _, "{":
                 self._items("}", pairs=True)
             case _:
-                raise SyntaxFault(f"`{token.text}` is not expected here", token.start)
-        return None
+                raise self._unexpected(token)
+        return None, OTHER
 
     def _name(self, token: Token) -> list[str] | None:
-        if token.text.startswith("durun_"):
-            raise SyntaxFault(f"`{token.text}`: names that begin with durun_ are not for plans", token.start)
+        self._own(token)
+        if token.text == "in":
+            raise self._unexpected(token)
         if self._peek("("):
-            self._asked += token.text == "has"
-            self._arguments()
-            self._asked -= token.text == "has"
+            asked = self._arguments()
+            if token.text == "has" and asked.path is not None:
+                path = self.paths[asked.path]
+                self.paths[asked.path] = path._replace(must=min(path.must, len(path.names) - 1))
             return None
         if self._peek("{"):
-            raise SyntaxFault(f"`{token.text}{{`: an object is written with quoted keys, as {{\"a\": 1}}", token.start)
-        if token.text in ("true", "false", "null") or token.text in self._bound:
+            raise SyntaxFault(f'`{token.text}{{`: an object is written with quoted keys, as {{"a": 1}}', token.start)
+        if token.text in LITERALS or token.text in TYPES or token.text in self._bound:
             return None
-        if token.text in ("optional", "math") and self._peek("."):
+        if token.text in FAMILIES and self._peek("."):
             return None
-        if token.text == "in":
-            raise SyntaxFault("`in` is not expected here", token.start)
         return [token.text]
+
+    def _own(self, token: Token) -> None:
+        if token.text.startswith("durun_"):
+            raise SyntaxFault(f"`{token.text}`: names that begin with durun_ are not for plans", token.start)
 
     def _items(self, close: str, *, pairs: bool) -> None:
         while not self._take(close):
@@ -249,12 +331,78 @@ class Read:
                 self._want(close)
                 return
 
+    def _as_bare(self) -> tuple[str | int, ...] | None:
+        """The whole source as names, fields and indexes, if it has nothing else."""
+        first = self._tokens[0]
+        if first.kind != "name" or not self.paths or first.text in KEPT:
+            return None
+        found: list[str | int] = [first.text]
+        at = 1
+        while at < len(self._tokens):
+            sign, token = self._tokens[at].text, self._tokens[at + 1] if at + 1 < len(self._tokens) else None
+            if sign == "." and token is not None and token.kind in ("name", "field"):
+                found.append(token.text.strip("`"))
+                at += 2
+            elif sign == "[" and token is not None and at + 2 < len(self._tokens) and self._tokens[at + 2].text == "]":
+                plain = PLAIN_STRING.fullmatch(token.text)
+                if plain:
+                    found.append(plain.group(1) if plain.group(1) is not None else plain.group(2))
+                elif re.fullmatch("[0-9]{1,9}", token.text):
+                    found.append(int(token.text))
+                else:
+                    return None
+                at += 3
+            else:
+                return None
+        return tuple(found)
 
-def guarded(source: str, walks: list[Walk]) -> str:
-    """The source with its guard around the range of every macro."""
-    marks = sorted([(w.end, 0, ")") for w in walks] + [(w.start, 1, f"{w.guard}(") for w in sorted(walks, key=lambda w: -w.end)])
-    out, at = [], 0
-    for where, _, text in marks:
+
+# --- the guards ---
+
+VARIABLE = "durun_v"
+# Everything here is CEL, so that a list is not carried into Python and back: that would cost time and change types.
+OPEN = "optional.of("
+CLOSE = (
+    f").optMap({VARIABLE}, %s(type({VARIABLE}) == list ? size({VARIABLE}) : type({VARIABLE}) == map ? -1 : -2)"
+    f" ? {VARIABLE} : []).value()"
+)
+
+
+class Guarded(NamedTuple):
+    """A source with a guard around the range of every macro. `marks`: (place in the source, length put in there)."""
+
+    text: str
+    marks: list[tuple[int, int]]
+
+    def within(self, offset: int) -> bool:
+        """Whether what stands at `offset` in the text is part of a guard."""
+        added = 0
+        for where, length in self.marks:
+            if where + added <= offset < where + added + length:
+                return True
+            added += length
+        return False
+
+    def place(self, offset: int) -> int:
+        """The place in the source of what stands at `offset` in the text."""
+        added = 0
+        for where, length in self.marks:
+            if offset < where + added:
+                break
+            if offset < where + added + length:
+                return where
+            added += length
+        return offset - added
+
+
+def guarded(source: str, walks: list[Walk], short: str, long: str) -> Guarded:
+    """Puts the functions named `short` and `long` around the ranges; they take a length and give true, or raise."""
+    # at one place, what closes comes before what opens; of two that close, the inner one first
+    puts = [(w.end, 0, -w.start, CLOSE % (short if w.short else long)) for w in walks]
+    puts += [(w.start, 1, -w.end, OPEN) for w in walks]
+    out, marks, at = [], [], 0
+    for where, _, _, text in sorted(puts):
         out += [source[at:where], text]
+        marks.append((where, len(text)))
         at = where
-    return "".join([*out, source[at:]])
+    return Guarded("".join([*out, source[at:]]), marks)

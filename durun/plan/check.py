@@ -49,7 +49,7 @@ def read(data: dict[str, Json]) -> tuple[Plan | None, list[Found], list[Found]]:
     if faults:
         return None, faults, []
     plan = canonical(shaped, data)
-    return plan, [], list(_warnings(data, plan))
+    return plan, [], list(_warnings(plan))
 
 
 # --- shapes ---
@@ -70,7 +70,7 @@ def _later(data: dict[str, Json]) -> Iterator[Found]:
             if key in model.LATER[place]:
                 yield Found((*where, key), model.not_yet(key), key=True)
     for name, state in _states(data).items():
-        targets = [(("states", name, "next"), state.get("next"))]
+        targets: list[tuple[Where, Json]] = [(("states", name, "next"), state.get("next"))]
         for word in ("catch", "choice"):
             lines = state.get(word)
             for n, line in enumerate(lines if isinstance(lines, list) else []):
@@ -131,9 +131,7 @@ def _real_path(data: Json, loc: tuple[str | int, ...]) -> tuple[Where, Json]:
     path: list[str | int] = []
     at = data
     for part in loc:
-        if isinstance(at, dict) and part in at:
-            at = at[part]
-        elif isinstance(at, list) and isinstance(part, int) and part < len(at):
+        if (isinstance(at, dict) and part in at) or (isinstance(at, list) and isinstance(part, int) and part < len(at)):
             at = at[part]
         elif isinstance(part, int) and not isinstance(at, list):
             continue
@@ -266,8 +264,7 @@ def _values(data: dict[str, Json], shaped: model.Plan) -> Iterator[Found]:
     """Schemas and defaults, and vars that are assigned."""
     for name, what in shaped.input.items():
         short, default, required = input_of(what)
-        problem = schema.fault(short)
-        if problem:
+        if problem := schema.fault(short):
             yield Found(("input", name), f"input `{name}`: {problem}{_near_type(what)}")
         elif not required and (problem := schema.validate(short, default)):
             yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {problem}")
@@ -401,7 +398,7 @@ def _path_fault(data: dict[str, Json], path: tuple[str, ...], names: set[str]) -
     return None
 
 
-def _warnings(data: dict[str, Json], plan: Plan) -> Iterator[Found]:
+def _warnings(plan: Plan) -> Iterator[Found]:
     for name, state in plan["states"].items():
         if state["kind"] == "run" and not state.get("idempotent") and "probe" not in state:
             if any("in_doubt" in catch["on"] for catch in state["catch"]):

@@ -4,29 +4,34 @@ Rules:
 - an expression is given only the paths it names; one that is nothing but a path is looked up here, and CEL is not even loaded
 - a missing name, null where a value is wanted, and types that do not fit are errors, not answers
 - objects have no order: to walk over one is an error, and what comes out has its keys sorted
-- text with NUL, data too deep, integers beyond 64 bits, NaN and infinity never reach the library or come out of it
+- text with NUL, data too deep, NaN and infinity never reach the library or come out of it; an integer beyond 64 bits can be
+  passed on inside a list or object, and is an error where it is read
 - one pass: what an expression gave is never read as an expression again
+- what a path gives that is a list or object is the caller's own, not a copy
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from durun.errors import ExpressionError
-from durun.plan.cel_syntax import Path, Read, SyntaxFault
+from durun.plan.cel_data import DEEPEST, Unfit, fit_number, fit_text, handed
+from durun.plan.cel_syntax import NAMES, Path, Read, SyntaxFault
 
 Json = Any
 Names = Mapping[str, Json]
 
-NAMES = ("input", "vars", "output", "error", "states", "item", "index", "visit", "run", "pins", "key", "secrets")
-BARE = re.compile(r"\s*([a-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*")
-LOWEST, HIGHEST = -(2**63), 2**63 - 1
-DEEPEST = 100
+LARGEST_WORD = 100 * 1024  # bytes of one value in argv
+# what most expressions are: read without the grammar
+PLAIN = re.compile(r"\s*([a-z_]+(?:\.[a-z_][a-z0-9_]*)*)\s*")
+NO_NAMES = {"true", "false", "null", "in"}
+# what would answer for a stand-in of a large integer instead of failing
+BLIND = re.compile(r"\b(?:size|format)\b")
 
-__all__ = ["Evaluator", "Hole", "Path", "Reading", "SyntaxFault", "inspect", "split"]
+__all__ = ["NAMES", "Evaluator", "Hole", "Path", "Reading", "SyntaxFault", "inspect", "split"]
 
 
 class Hole(NamedTuple):
@@ -37,94 +42,110 @@ class Hole(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What `check` wants to know of an expression: the paths it names, and its faults as (message, offset)."""
+    """What `check` wants to know of an expression: the paths it names, and its faults as (message, offset).
+
+    `doubles` are the paths that meet a double in arithmetic (`input.price * 1.2`): wrong wherever they may be integers.
+    """
 
     paths: list[Path]
     faults: list[tuple[str, int]]
+    doubles: list[Path] = []  # noqa: RUF012 - never written to
+
+
+# --- strings with holes ---
 
 
 def split(text: str) -> list[str | Hole]:
     """The literal parts and the holes of a string, in order; `$${{` is a literal `${{`. Raises SyntaxFault."""
     parts: list[str | Hole] = []
     literal, at = "", 0
-    while True:
-        found = text.find("${{", at)
-        if found < 0:
-            literal += text[at:]
-            break
-        if found > 0 and text[found - 1] == "$" and found - 1 >= at:
+    while (found := text.find("${{", at)) >= 0:
+        if found > at and text[found - 1] == "$":
             literal += text[at : found - 1] + "${{"
             at = found + 3
             continue
         literal += text[at:found]
-        end = _closing(text, found + 3)
         if literal:
             parts.append(literal)
             literal = ""
+        end = _closing(text, found + 3)
         parts.append(Hole(text[found + 3 : end], found + 3))
         at = end + 2
+    literal += text[at:]
     if literal or not parts:
         parts.append(literal)
     return parts
 
 
-BRACKET = re.compile(r"[rRbB]{0,2}(\"\"\"|'''|\"|')|[\[({\])}]")
+# what changes what a `}}` means: strings, comments, names in backticks, brackets
+TURN = re.compile(
+    r"""(?P<raw>[rR](?P<quote>\"\"\"|\'\'\'|"|'))|(?P<string>\"\"\"|\'\'\'|"|')|(?P<comment>//)|(?P<field>`[^`\n]*`)
+    |(?P<end>}})|(?P<open>[\[({])|(?P<close>[\])}])""",
+    re.X,
+)
 ENDINGS = {
     quote: re.compile((r"(?:[^\\]|\\.)*?" if len(quote) == 3 else r"(?:[^\\\n]|\\.)*?") + quote, re.S)
     for quote in ('"""', "'''", '"', "'")
 }
-RAW_ENDINGS = {quote: re.compile(r".*?" + quote, re.S) for quote in ENDINGS}
+RAW_ENDINGS = {quote: re.compile((r".*?" if len(quote) == 3 else r"[^\n]*?") + quote, re.S) for quote in ENDINGS}
+COMMENT_ENDS = re.compile(r"\n|(?=}})")
 
 
 def _closing(text: str, start: int) -> int:
     """Where the `}}` stands that ends the hole whose source begins at `start`."""
     depth, at = 0, start
-    while True:
-        if depth == 0:
-            end = text.find("}}", at)
-            if end < 0:
-                raise SyntaxFault("`${{` has no `}}` that ends it", start - 3)
-        found = BRACKET.search(text, at)
-        if depth == 0 and (found is None or found.start() >= end):
-            return end
-        if found is None:
-            raise SyntaxFault("`${{` has no `}}` that ends it", start - 3)
+    while found := TURN.search(text, at):
         at = found.end()
-        quote = found.group(1)
-        if quote:
-            raw = "r" in found.group().lower()
-            closed = (RAW_ENDINGS if raw else ENDINGS)[quote].match(text, at)
-            if closed is None:
-                raise SyntaxFault("a string in the expression does not end", found.start())
-            at = closed.end()
-        else:
-            depth += 1 if found.group() in "[({" else -1
-            if depth < 0:
-                raise SyntaxFault("a bracket is closed that was not opened", found.start())
+        match found.lastgroup:
+            case "raw" | "quote" | "string":
+                raw = found.group("quote")
+                closed = (RAW_ENDINGS[raw] if raw else ENDINGS[found.group()]).match(text, at)
+                if closed is None:
+                    raise SyntaxFault("a string in the expression does not end", found.start())
+                at = closed.end()
+            case "comment":
+                # it hides quotes and brackets; a `}}` only inside brackets, where that would not end the hole anyway
+                ends = text.find("\n", at) if depth else getattr(COMMENT_ENDS.search(text, at), "end", lambda: -1)()
+                at = ends if ends >= 0 else len(text)
+            case "end" if depth == 0:
+                return found.start()
+            case "end":
+                depth, at = depth - 1, at - 1
+            case "open":
+                depth += 1
+            case "close":
+                depth -= 1
+                if depth < 0:
+                    raise SyntaxFault("a bracket is closed that was not opened", found.start())
+    raise SyntaxFault("`${{` has no `}}` that ends it", start - 3)
+
+
+# --- what check asks ---
 
 
 def inspect(source: str) -> Reading:
     """Reads and compiles an expression; its faults in durun's words."""
-    if "\0" in source:
-        return Reading([], [("an expression holds no NUL", source.index("\0"))])
     try:
         read = Read(source)
     except SyntaxFault as e:
         return Reading([], [(e.message, e.offset)])
-    unknown = [p for p in read.paths if p.names[0] not in NAMES]
-    faults = [(_unknown_name(p.names[0]), p.offset) for p in unknown]
-    if not faults and not BARE.fullmatch(source):
+    known = [p for p in read.paths if p.names[0] in NAMES]
+    faults = [(_unknown_name(p.names[0]), p.offset) for p in read.paths if p.names[0] not in NAMES]
+    if not faults and read.bare is None:
         from durun.plan import cel
 
-        message = cel.fault(source, read.walks)
-        if message:
-            faults.append((message, 0))
-    return Reading(read.paths, faults)
+        compiled = cel.compile(source, read)
+        if isinstance(compiled, list):
+            faults = [(fault.message, fault.offset) for fault in compiled]
+    return Reading(known, faults, read.doubles)
 
 
 def _unknown_name(name: str) -> str:
     near = difflib.get_close_matches(name, NAMES, 1)
     return f"`{name}` is no name here" + (f"; did you mean `{near[0]}`?" if near else f": there are {', '.join(NAMES)}")
+
+
+# --- evaluation ---
 
 
 class Evaluator:
@@ -137,47 +158,52 @@ class Evaluator:
 
     def expression(self, source: str, names: Names) -> Json:
         """The value of a bare expression."""
-        bare = BARE.fullmatch(source)
-        if bare and bare.group(1) not in ("true", "false", "null"):
-            value = _look_up(bare.group(1).split("."), names)
-            return value if isinstance(value, list | Mapping) else _whole(value, source)
-        if "\0" in source:
-            raise ExpressionError("an expression holds no NUL")
-        return self._by_cel(source, names)
+        try:
+            plain = PLAIN.fullmatch(source)
+            if plain and NO_NAMES.isdisjoint(fields := plain.group(1).split(".")):
+                return _scalar(_look_up(fields, names))
+            read = self._read(source)
+            if read.bare is not None:
+                return _scalar(_look_up(read.bare, names))
+            return self._by_cel(source, read, names)
+        except (Unfit, SyntaxFault, _Missing) as e:
+            raise _error(source, str(e)) from None
 
     def condition(self, source: str, names: Names) -> bool:
         """The value of a condition: true or false, and nothing that might be taken for one of them."""
         value = self.expression(source, names)
         if not isinstance(value, bool):
-            raise ExpressionError(f"`{_short(source)}` must be true or false; it is {_kind(value)}")
+            raise _error(source, f"it must be true or false, and is {_kind(value)}")
         return value
 
     def value(self, template: Json, names: Names) -> Json:
         """A tree with its expressions worked out; a string that is one expression keeps that one's type."""
-        if isinstance(template, str):
-            return self._string(template, names)
-        if isinstance(template, list):
-            return [self.value(v, names) for v in template]
-        if isinstance(template, dict):
-            return {k: self.value(v, names) for k, v in template.items()}
-        return template
+        return self._tree(template, names, 0)
 
     def text(self, template: Json, names: Names, *, limit: int | None = None) -> str:
-        """A text: strings, numbers and booleans become one. Raises where more than `limit` bytes would."""
-        source = template if isinstance(template, str) else ""
-        return _limited(_text(self.value(template, names), source), limit)
+        """A text: strings, numbers and booleans become one. Raises where it has more than `limit` bytes."""
+        return _text(self.value(template, names), template, limit)
 
-    def argv(self, templates: list[Json], names: Names) -> list[str]:
+    def argv(self, templates: Sequence[Json], names: Names) -> list[str]:
         """The words of a command; an element that is one expression giving a list becomes that many words."""
-        limit = 100 * 1024
         words: list[str] = []
         for template in templates:
             value = self.value(template, names)
-            if isinstance(value, list) and isinstance(template, str):
-                words += [_limited(_text(v, template), limit) for v in value]
-            else:
-                words.append(_limited(_text(value, template if isinstance(template, str) else ""), limit))
+            spread = isinstance(value, list) and isinstance(template, str)
+            words += [_text(v, template, LARGEST_WORD) for v in (value if spread else [value])]
         return words
+
+    def _tree(self, template: Json, names: Names, depth: int) -> Json:
+        if depth > DEEPEST:
+            raise ExpressionError(f"a value of the plan lies more than {DEEPEST} deep")
+        match template:
+            case str():
+                return self._string(template, names)
+            case list():
+                return [self._tree(v, names, depth + 1) for v in template]
+            case dict():
+                return {k: self._tree(v, names, depth + 1) for k, v in template.items()}
+        return template
 
     def _string(self, template: str, names: Names) -> Json:
         if "${{" not in template:
@@ -187,142 +213,160 @@ class Evaluator:
             try:
                 parts = self._parts[template] = split(template)
             except SyntaxFault as e:
-                raise ExpressionError(f"`{_short(template)}`: {e.message}") from None
+                raise _error(template, e.message) from None
         if len(parts) == 1 and isinstance(parts[0], Hole):
             return self.expression(parts[0].source, names)
         return "".join(p if isinstance(p, str) else _text(self.expression(p.source, names), p.source) for p in parts)
 
-    def _by_cel(self, source: str, names: Names) -> Json:
-        from durun.plan import cel
-
+    def _read(self, source: str) -> Read:
         read = self._reads.get(source)
         if read is None:
-            try:
-                read = self._reads[source] = Read(source)
-            except SyntaxFault as e:
-                raise ExpressionError(f"`{_short(source)}`: {e.message}") from None
+            read = self._reads[source] = Read(source)
+        return read
+
+    def _by_cel(self, source: str, read: Read, names: Names) -> Json:
+        from durun.plan import cel
+
         program = self._programs.get(source)
         if program is None:
-            program = self._programs[source] = cel.compile(source, read.walks)
-        data = _pick(names, read.paths, source)
+            for path in read.paths:
+                if path.names[0] not in NAMES:
+                    raise SyntaxFault(_unknown_name(path.names[0]), path.offset)
+            program = cel.compile(source, read)
+            if isinstance(program, list):
+                raise SyntaxFault(*program[0])
+            self._programs[source] = program
+        data, large = handed(_picked(names, read.paths))
+        if large and BLIND.search(source):
+            raise Unfit("an integer has more than 64 bits")
         try:
-            return _whole(cel.evaluate(program, data, source), source)
-        except cel.Missing as e:
-            raise ExpressionError(_what_is_missing(read.paths, names, source) or str(e)) from None
+            return cel.evaluate(program, data)
+        except cel.Trouble as e:
+            missing = _what_is_missing(read.paths, names, e.key) if e.key is not None else None
+            hint = " (an integer of more than 64 bits counts as an object)" if large and "an object" in str(e) else ""
+            raise Unfit(missing or f"{e}{hint}") from None
 
 
 # --- paths ---
 
 
-def _look_up(path: list[str], names: Names) -> Json:
+class _Missing(Exception):
+    """A path leads nowhere. `key`: the name that is not there; None where something has no fields at all."""
+
+    def __init__(self, message: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def _look_up(path: Sequence[str | int], names: Names) -> Json:
     at: Json = names
     for n, name in enumerate(path):
-        if not isinstance(at, Mapping):
-            raise ExpressionError(f"`{'.'.join(path)}`: `{'.'.join(path[:n])}` is {_kind(at)}, and has no `{name}`")
-        if name not in at:
-            raise ExpressionError(_missing(path, n, at))
-        at = at[name]
+        if isinstance(at, list) and isinstance(name, int):
+            if name >= len(at):
+                raise _Missing(f"`{_spelt(path[:n])}` has {len(at)} items and none at {name}")
+            at = at[name]
+        elif not isinstance(at, Mapping):
+            raise _Missing(f"`{_spelt(path[:n])}` is {_kind(at)}, and has no `{name}`")
+        elif name not in at:
+            raise _Missing(_missing(path, n, at), str(name))
+        else:
+            at = at[name]
     return at
 
 
-def _missing(path: Iterable[str], n: int, at: Names) -> str:
-    path = list(path)
-    whole, name = ".".join(path[: n + 1]), path[n]
-    if path[0] == "states" and n == 2 and name == "output":
-        why = "it has not ended well since it was last entered" if at.get("visits") else "it was never visited"
-        return f"`{whole}` is not there: {why}"
-    near = difflib.get_close_matches(name, [k for k in at if isinstance(k, str)], 1)
-    return f"`{whole}` is not there" + (f"; did you mean `{near[0]}`?" if near else "")
+def _spelt(path: Sequence[str | int]) -> str:
+    """The path as a person writes it."""
+    out = str(path[0])
+    for name in path[1:]:
+        if isinstance(name, int):
+            out += f"[{name}]"
+        else:
+            out += f".{name}" if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f'["{name}"]'
+    return out
 
 
-def _what_is_missing(paths: list[Path], names: Names, source: str) -> str | None:
+def _missing(path: Sequence[str | int], n: int, at: Names) -> str:
+    whole, name = _spelt(path[: n + 1]), str(path[n])
+    if n == 0 and name not in NAMES:
+        return _unknown_name(name)
+    if n == 2 and path[0] == "states" and name in ("output", "error", "exit", "items"):
+        if not at.get("visits"):
+            return f"`{whole}` is not there: the state was never visited"
+        return f"`{whole}` is not there: the state has not ended" + (", or ended in an error" if name == "output" else "")
+    near = difflib.get_close_matches(name, [k for k in at if isinstance(k, str)], 1) if n else []
+    return f"`{whole}` is not there" + (f"; did you mean `{_spelt([*path[:n], near[0]])}`?" if near else "")
+
+
+def _what_is_missing(paths: list[Path], names: Names, key: str) -> str | None:
+    """The first path that must be there and is not for want of `key`."""
     for path in paths:
         try:
-            if not path.optional:
-                _look_up(list(path.names), names)
-        except ExpressionError as e:
-            return f"{e}" if str(e).startswith(f"`{source.strip()}`") else f"`{_short(source)}`: {e}"
+            _look_up(path.names[: path.must], names)
+        except _Missing as e:
+            if e.key == key:
+                return str(e)
     return None
 
 
-def _pick(names: Names, paths: list[Path], source: str) -> dict[str, Json]:
+def _picked(names: Names, paths: list[Path]) -> dict[str, Json]:
     """Just what the paths name, in the shape it had; what is not there stays away."""
     out: dict[str, Json] = {}
     whole: set[tuple[str, ...]] = set()
-    for path in sorted({p.names for p in paths}, key=len):
+    for path in sorted({p.names for p in paths}, key=lambda names: (len(names), names)):
         if any(path[:n] in whole for n in range(1, len(path) + 1)):
             continue
         at, to = names, out
         for n, name in enumerate(path):
-            if not isinstance(at, Mapping) or name not in at:
+            if name not in at:
                 break
             at = at[name]
             if n + 1 == len(path) or not isinstance(at, Mapping):
-                to[name] = _whole(at, source)
+                to[name] = at
                 whole.add(path[: n + 1])
                 break
             to = to.setdefault(name, {})
     return out
 
 
-# --- what may come in and go out ---
+# --- values ---
 
 
-def _whole(value: Json, source: str) -> Json:
-    """The value as JSON with its keys sorted, or ExpressionError where it is none."""
-    if value is None or value is True or value is False:
-        return value
+def _scalar(value: Json) -> Json:
+    """The value, fit to be used; a list or object is passed on untouched."""
     if isinstance(value, str):
-        if "\0" in value:
-            raise ExpressionError(f"`{_short(source)}`: text with a NUL cannot be used")
-        return value
-    return _part(value, source, 0)
+        fit_text(value)
+    elif isinstance(value, int | float):
+        fit_number(value)
+    elif value is not None and not isinstance(value, list | Mapping):
+        raise Unfit(f"a {type(value).__name__} is no JSON")
+    return value
 
 
-def _part(value: Json, source: str, depth: int) -> Json:
-    if depth > DEEPEST:
-        raise ExpressionError(f"`{_short(source)}`: the data lies more than {DEEPEST} deep")
-    match value:
-        case None | bool():
-            return value
-        case int():
-            if not LOWEST <= value <= HIGHEST:
-                raise ExpressionError(f"`{_short(source)}`: an integer has more than 64 bits")
-            return value
-        case float():
-            if value != value or value in (float("inf"), float("-inf")):
-                raise ExpressionError(f"`{_short(source)}`: NaN and infinity are no numbers to go on with")
-            return value
-        case str():
-            return _whole(value, source)
-        case list():
-            return [_part(v, source, depth + 1) for v in value]
-        case dict():
-            if not all(isinstance(k, str) for k in value):
-                raise ExpressionError(f"`{_short(source)}`: the keys of an object must be strings")
-            return {k: _part(value[k], source, depth + 1) for k in sorted(value)}
-    raise ExpressionError(f"`{_short(source)}` gives a {type(value).__name__}, which is no JSON; make a string of it")
-
-
-def _text(value: Json, source: str) -> str:
+def _text(value: Json, template: Json, limit: int | None = None) -> str:
+    """A string, number or boolean as text. Raises ExpressionError for anything else, and for more than `limit` bytes."""
     match value:
         case bool():
-            return "true" if value else "false"
+            text = "true" if value else "false"
         case str():
-            if "\0" in value:
-                raise ExpressionError(f"`{_short(source)}`: text with a NUL cannot be used")
-            return value
-        case int():
-            return str(value)
-        case float():
-            return repr(value)
-    raise ExpressionError(f"`{_short(source)}` is {_kind(value)}, where a text is wanted")
-
-
-def _limited(text: str, limit: int | None) -> str:
-    if limit is not None and len(text) * 4 > limit and len(text.encode("utf-8", "surrogatepass")) > limit:
-        raise ExpressionError(f"a value of {len(text)} characters is too long for argv or env: give it by `stdin`")
+            text = value
+        case int() | float():
+            text = repr(value)
+        case _:
+            raise _error(template, f"a string, number or boolean is wanted, and it is {_kind(value)}")
+    try:
+        fit_text(text)
+        if isinstance(value, float):
+            fit_number(value)
+    except Unfit as e:
+        raise _error(template, str(e)) from None
+    if limit is not None and len(text) * 4 > limit and len(text.encode()) > limit:
+        raise _error(template, f"{len(text.encode())} bytes are too many for argv and env (at most {limit}): give it by `stdin`")
     return text
+
+
+def _error(source: Json, message: str) -> ExpressionError:
+    """The one form of a failure: the expression, and what is so."""
+    return ExpressionError(" ".join(f"`{_short(source)}`: {message}".split()) if source != "" else message)
 
 
 def _kind(value: Json) -> str:
@@ -340,6 +384,8 @@ def _kind(value: Json) -> str:
     return "an object"
 
 
-def _short(source: str) -> str:
+def _short(source: Json) -> str:
+    if not isinstance(source, str):
+        return _kind(source)
     text = " ".join(source.split())
-    return text if len(text) <= 80 else text[:77] + "…"
+    return text if len(text) <= 80 else text[:79] + "…"

@@ -88,7 +88,7 @@ def load(text: bytes | str, file: str) -> Loaded:
 
 def _placed(file: str, places: dict[Where, tuple[int, int, int]], path: Where, message: str, offset: int, key: bool) -> Fault:
     """The fault at its place in the text; `path` may lead further than the text does."""
-    marks = (("key", *path), path) if key else (path, ("key", *path))
+    marks: tuple[Where, ...] = (("key", *path), path) if key else (path, ("key", *path))
     while True:
         for mark in marks:
             if mark in places:
@@ -105,11 +105,12 @@ def _decode(text: bytes | str) -> str:
     if len(text) > LARGEST:
         raise Stop(1, 1, "a plan has at most 4 MiB")
     if isinstance(text, bytes):
+        raw = text
         try:
-            text = text.decode("utf-8-sig")
+            text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as e:
-            line = text.count(b"\n", 0, e.start) + 1
-            raise Stop(line, e.start - text.rfind(b"\n", 0, e.start), "this is no UTF-8 text") from None
+            line = raw.count(b"\n", 0, e.start) + 1
+            raise Stop(line, e.start - raw.rfind(b"\n", 0, e.start), "this is no UTF-8 text") from None
     bad = re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]", text)
     if bad:
         at = bad.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from durun.plan.units import duration
 
@@ -107,7 +107,7 @@ def _argv_or_script(value: Json) -> Json:
     if isinstance(value, str):
         if "${{" in value:
             raise ValueError(
-                "nothing is ever put into a shell script: pass the value by `env:` and write \"$NAME\", or make `run` a list"
+                'nothing is ever put into a shell script: pass the value by `env:` and write "$NAME", or make `run` a list'
             )
         if not value.strip():
             raise ValueError("the script is empty")

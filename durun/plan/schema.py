@@ -61,7 +61,8 @@ def validate(schema: Json, value: Json) -> str | None:
     if error is None:
         return None
     where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
-    return (f"{where.lstrip('.')}: " if where else "") + error.message.split("\n")[0]
+    said = str(error.message).split("\n")[0]
+    return f"{where.lstrip('.')}: {said}" if where else said
 
 
 def _by_type(schema: Json, value: Json) -> str | None:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import apsw
 
@@ -53,7 +54,7 @@ class File:
         self.path = os.path.realpath(path)
         self.folder = self.path + ".d"
         self._say = say or (lambda text: print(text, file=sys.stderr))
-        existed = _look(self.path, create=create)
+        existed = look(self.path, create=create)
         if not existed:
             _make(self.path)
         with failing(self.path):
@@ -177,14 +178,12 @@ def failing(path: str) -> Iterator[None]:
 def refuse_by_marks(path: str, version: int, application: int, *, empty: bool) -> None:
     """Refuses a file of a newer durun, or one that is not durun's."""
     if application == APPLICATION and version > VERSION:
-        raise StoreUnusable(
-            f"{path} was made by a newer durun (file version {version}, this one knows {VERSION}): upgrade durun"
-        )
+        raise StoreUnusable(f"{path} was made by a newer durun (file version {version}, this one knows {VERSION}): upgrade durun")
     if application != APPLICATION and not (empty and application == 0 and version == 0):
         raise StoreUnusable(f"{path} is a database, but not one of durun: name another with --db or $DURUN_DB")
 
 
-def _look(path: str, *, create: bool) -> bool:
+def look(path: str, *, create: bool) -> bool:
     """Looks at what lies there before SQLite does. False where nothing does. Raises StoreUnusable."""
     try:
         there = os.stat(path)
@@ -277,4 +276,5 @@ def statements(version: int) -> list[str]:
 
 
 def _number(db: apsw.Connection, pragma: str) -> int:
-    return int(db.execute(f"PRAGMA {pragma}").fetchall()[0][0])
+    value: Any = db.execute(f"PRAGMA {pragma}").fetchall()[0][0]
+    return int(value)

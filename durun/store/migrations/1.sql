@@ -73,7 +73,7 @@ CREATE TABLE positions (
   state  TEXT NOT NULL,
   visit  INTEGER NOT NULL,
   phase  TEXT NOT NULL CHECK (phase IN
-    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'failed', 'ended')),
+    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'held', 'failed', 'ended')),
   effect INTEGER,
   asking INTEGER,
   due    INTEGER,

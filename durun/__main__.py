@@ -1,0 +1,5 @@
+"""`python -m durun`."""
+
+from durun.cli import main
+
+main()

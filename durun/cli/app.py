@@ -1,0 +1,97 @@
+"""typer over the same functions: help, completion, and a word for every mistake."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import click
+import typer
+
+from durun import __version__
+from durun.cli.reader import COMMANDS, SHORT, function, guarded
+
+LONG = {long: short for short, long in SHORT.items()}
+KINDS = {"str": str, "str | None": str | None, "bool": bool, "int": int, "int | None": int | None, "list[str]": list[str]}
+HELP = {
+    "db": "The database file (default: $DURUN_DB, else durun.db in the user's state directory).",
+    "json": "One JSON document in place of other output.",
+    "quiet": "Say nothing while it moves; with ls, print ids alone.",
+    "set": "An input, NAME=VALUE; read by its declared type. NAME=@FILE and NAME=@- read it from there.",
+    "input": "A JSON file with inputs; - is stdin.",
+    "id": "The id of the run. Given again with the same plan and input it does what resume does.",
+    "no_wait": "Leave as soon as nothing can be done now.",
+    "dry_run": "Check everything and store nothing.",
+    "grace": "How long a command may take to end after TERM, before KILL (default 10s).",
+    "timeout": "How long to wait at most.",
+    "happened": "It happened: go on as if it had just ended well.",
+    "retry": "Begin it again, with the same key.",
+    "fail": "It did not, and shall not: the error `unresolved`.",
+    "output": "With --happened: the output it gave, as JSON.",
+    "note": "A word for the record.",
+    "status": "Only runs with this status; may be given several times.",
+    "plan": "Only runs of this plan.",
+    "limit": "How many of those that have ended.",
+    "all": "All of them.",
+    "follow": "Go on printing what comes.",
+}
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(help="A run manager that makes long work durable.", no_args_is_help=True, add_completion=True)
+    database = typer.Typer(help="The database file.", no_args_is_help=True)
+    for name in COMMANDS:
+        act = function(name)
+        group, word = (database, name.split()[1]) if name.startswith("db ") else (app, name)
+        group.command(word, help=(act.__doc__ or "").strip())(_for_typer(act))
+    app.add_typer(database, name="db")
+
+    @app.callback()
+    def root(version: Annotated[bool, typer.Option("--version", help="The version of durun.")] = False) -> None:
+        if version:
+            print(f"durun {__version__}")
+            raise typer.Exit
+
+    root_callback = app.registered_callback
+    if root_callback is not None:
+        root_callback.invoke_without_command = True
+    return app
+
+
+def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
+    """The function with options and places as typer wants them."""
+
+    def called(**given: Any) -> None:
+        raise typer.Exit(guarded(lambda: act(**given), as_json=bool(given.get("json"))))
+
+    parameters, hints = [], {}
+    for name, p in inspect.signature(act).parameters.items():
+        kind: Any = KINDS[str(p.annotation)]
+        if p.kind is inspect.Parameter.KEYWORD_ONLY:
+            flag = "--" + name.replace("_", "-")
+            names = [flag, *([LONG[flag]] if flag in LONG else [])]
+            hints[name] = Annotated[kind, typer.Option(*names, help=HELP.get(name, ""))]
+        else:
+            hints[name] = Annotated[kind, typer.Argument(metavar=name.upper())]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, keyword, default=p.default, annotation=hints[name]))
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = hints
+    return called
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of a command line that wants help, or has a mistake."""
+    try:
+        code = build()(args=argv, prog_name="durun", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.UsageError as e:
+        e.show(file=sys.stderr)
+        return 2
+    except click.Abort:
+        return 130

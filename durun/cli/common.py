@@ -1,0 +1,63 @@
+"""What every command needs: the file, the run, who drives it, and what to say of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from durun.errors import Usage
+from durun.store import read
+from durun.store.file import File, default_path, folder_of
+
+Json = Any
+EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
+
+
+def where(db: str | None) -> str:
+    """The path of the database a command means."""
+    path = db or default_path()
+    if "\0" in path:
+        raise Usage("the path of a database holds no NUL")
+    return os.path.realpath(path)
+
+
+def opened(db: str | None) -> File:
+    """The database, which must be there. Raises StoreUnusable."""
+    return File(where(db), create=False)
+
+
+def alive_in(path: str) -> Any:
+    """Whether the driver of a place lives, asked of its lock."""
+    from durun.effects.locks import driver_alive
+
+    folder = folder_of(path)
+    return lambda place: driver_alive(folder, place)
+
+
+def document(file: File, no: int) -> dict[str, Json]:
+    """A run as `show --json` has it."""
+    from durun.render import document
+
+    alive = alive_in(file.path)
+    summary = read.summary(file, no, alive)
+    return document.run(summary, read.details(file, no), alive=summary.driver is not None and bool(alive(summary.driver)))
+
+
+def exit_of(status: str) -> int:
+    """The exit code that a run's status gives to the commands that exit by the run."""
+    return EXITS.get(status, 1)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def person() -> str:
+    """Who gave a command, for the record."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

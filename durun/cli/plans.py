@@ -1,0 +1,40 @@
+"""Commands about plans and about the file: check, db path."""
+
+from __future__ import annotations
+
+from durun.cli.common import where
+from durun.cli.reader import say
+
+
+def check(plan: str, *, json: bool = False) -> int:
+    """Check a plan: every fault with its line, and what is worth a warning. Exits with 0 or 7."""
+    from durun.cli.drive import text_of
+    from durun.plan.load import PlanFaults, draw, load
+
+    name = "stdin" if plan == "-" else plan
+    try:
+        loaded = load(text_of(plan), name)
+    except PlanFaults as e:
+        if not json:
+            raise
+        print(_document([f._asdict() for f in e.faults], []))
+        return e.exit
+    if json:
+        print(_document([], [w._asdict() for w in loaded.warnings]))
+        return 0
+    for warning in loaded.warnings:
+        say(draw(warning._replace(message=f"warning: {warning.message}"), loaded.source))
+    say(f"{name}: well; {len(loaded.plan['states'])} states, version {loaded.plan['version']}")
+    return 0
+
+
+def _document(faults: list[dict[str, object]], warnings: list[dict[str, object]]) -> str:
+    import json
+
+    return json.dumps({"faults": faults, "warnings": warnings}, ensure_ascii=False)
+
+
+def db_path(*, db: str | None = None) -> int:
+    """Print where the database lies."""
+    print(where(db))
+    return 0

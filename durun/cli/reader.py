@@ -1,0 +1,138 @@
+"""The small reader in front of typer, and the one place where a refusal becomes a message and an exit code.
+
+It takes `--name value`, `--name=value`, flags, short forms and places by a function's own annotations. What it does not know
+goes to typer, which is built over the same functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+COMMANDS = {
+    "start": "drive", "resume": "drive",
+    "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
+    "cancel": "control", "resolve": "control",
+    "check": "plans", "db path": "plans",
+}  # fmt: skip
+SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
+
+
+def function(name: str) -> Callable[..., int]:
+    """The function of a command."""
+    module = importlib.import_module(f"durun.cli.{COMMANDS[name]}")
+    found: Callable[..., int] = getattr(module, name.replace(" ", "_"))
+    return found
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of a command."""
+    name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
+    if name in COMMANDS:
+        act = function(name)
+        given = read(act, argv[len(name.split()) :])
+        if given is not None:
+            return guarded(lambda: act(**given), as_json=bool(given.get("json")))
+    from durun.cli import app
+
+    return app.run(argv)
+
+
+def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
+    """The arguments of a call, or None where the call is not plain enough to be sure."""
+    places = act.__code__.co_varnames[: act.__code__.co_argcount]
+    kinds, options = act.__annotations__, act.__kwdefaults__ or {}
+    given: dict[str, Any] = {}
+    free: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.startswith("-") or word == "-":
+            free.append(word)
+            continue
+        name, equals, value = SHORT.get(word, word).partition("=")
+        option = name[2:].replace("-", "_")
+        if not name.startswith("--") or option not in options or (option in given and kinds[option] != "list[str]"):
+            return None
+        if kinds[option] == "bool":
+            if equals:
+                return None
+            given[option] = True
+            continue
+        if not equals:
+            if at >= len(words) or (words[at].startswith("-") and words[at] != "-"):
+                return None
+            value = words[at]
+            at += 1
+        if kinds[option] == "list[str]":
+            given.setdefault(option, []).append(value)
+        elif kinds[option].startswith("int"):
+            if not value.isdigit():
+                return None
+            given[option] = int(value)
+        else:
+            given[option] = value
+    return _placed(act, places, free, given)
+
+
+def _placed(act: Callable[..., int], places: tuple[str, ...], free: list[str], given: dict[str, Any]) -> dict[str, Any] | None:
+    if places and act.__annotations__[places[0]] == "list[str]":
+        return {places[0]: free, **given} if free else None
+    needed = len(places) - len(act.__defaults__ or ())
+    if not needed <= len(free) <= len(places):
+        return None
+    return {**dict(zip(places, free, strict=False)), **given}
+
+
+def guarded(act: Callable[[], int], *, as_json: bool) -> int:
+    """Runs a command; a refusal is a message and an exit code, a closed pipe is no fault."""
+    from durun.errors import Refusal
+
+    try:
+        code = act()
+        sys.stdout.flush()
+        return code
+    except Refusal as e:
+        say(str(e))
+        if as_json:
+            import json
+
+            out(json.dumps({"error": {"code": e.code, "message": str(e), "exit": e.exit}}, ensure_ascii=False))
+        return e.exit
+    except BrokenPipeError:
+        _drop_stdout()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _drop_stdout() -> None:
+    """What is left in the buffer of a closed stdout goes nowhere, so that the interpreter has nothing to complain of."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+    except OSError:
+        return
+
+
+def out(text: str) -> None:
+    """A line on stdout. A closed stdout never stops anything that moves a run."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):
+        _drop_stdout()
+
+
+def say(text: str) -> None:
+    """A line on stderr, for people."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return

@@ -1,0 +1,29 @@
+"""Whether a driver lives: its lock is asked, never a pid.
+
+Asked with a shared lock that is let go at once, so that nobody who takes the lock honestly is refused for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+
+def driver_alive(folder: str, place: str | None) -> bool:
+    """Whether the driver of a place lives: whether its lock is held."""
+    return place is not None and locked(os.path.join(folder, place, "lock"))
+
+
+def locked(path: str) -> bool:
+    """Whether somebody holds a lock file exclusively; a missing one is held by nobody."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,278 @@
+"""The only loop on this machine: what happened, what the machine says to it, one commit, what is to begin.
+
+Rules:
+- the store, the performer, the clock and chance are handed in
+- a failed commit ends the process: the next resume finds the truth
+- notes of other processes are heard inside the commit, after what has just ended: the order of commits decides
+- nothing is begun that is not committed, and nothing is committed twice
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from durun.effects.boot import boot_id, boot_ms
+from durun.errors import NotPossible, Refusal
+from durun.machine.decide import decide
+from durun.machine.draft import Evaluate
+from durun.machine.events import Cancel, Due, Ended, Go, Happening, Moment, Pause, Resolve, Settle, TakeUp
+from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
+from durun.plan.canonical import Plan
+from durun.store.runs import Held, Note, Store
+
+Json = Any
+
+LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
+TICK = 0.2  # s between looks into the inbox
+LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
+
+
+class World(NamedTuple):
+    """Time and chance, as arguments."""
+
+    now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    clock: Callable[[], int] = boot_ms
+    draw: Callable[[], float] = random.random
+    boot: str = ""
+
+
+def real_world() -> World:
+    return World(boot=boot_id())
+
+
+class Performer(Protocol):
+    """What the engine needs of the deliverer; see `outbox.Deliverer`."""
+
+    @property
+    def place(self) -> str: ...
+    @property
+    def busy(self) -> bool: ...
+    def begin(self, run: Run, effect: Effect) -> None: ...
+    def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None: ...
+    def recover(self, effect: Effect) -> Happening | None: ...
+    def receive(self, timeout: float, wake: int | None = None) -> list[Happening]: ...
+    def under_way(self) -> list[int]: ...
+
+
+class Signals:
+    """What durun itself was told: '' or INT, TERM, KILL (a second INT). `wake` becomes readable with each."""
+
+    def __init__(self) -> None:
+        self.told = ""
+        self.exit = 0
+        self.wake: int | None = None
+
+    def tell(self, name: str) -> None:
+        self.exit = 130 if name == "INT" else 143
+        self.told = "KILL" if self.told == "INT" and name == "INT" else (self.told if self.told == "KILL" else name)
+
+
+class Engine:
+    """Drives one run that this process holds."""
+
+    def __init__(
+        self, store: Store, performer: Performer | None, world: World, plan: Plan, evaluate: Evaluate, held: Held, at: Checkpoint
+    ) -> None:
+        self.store, self.performer, self.world, self.plan, self.evaluate = store, performer, world, plan, evaluate
+        self.held, self.at = held, at
+        self.signals = Signals()
+        self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
+        self.hold = False  # True: nothing new is begun
+        self._seen = -1
+        self._stopping = ""
+        self._stopped_any = False
+
+    # --- moves ---
+
+    def _moment(self) -> Moment:
+        w = self.world
+        drives = self.performer is not None and not self.signals.told and not self.hold
+        place = self.performer.place if drives and self.performer is not None else None
+        return Moment(w.now(), w.clock(), w.boot, place, w.draw())
+
+    def move(self, *events: Happening) -> None:
+        """Decides, commits, and begins what was committed. The notes that lie there are heard in the same commit."""
+        moment = self._moment()
+        self.held, moves = self.store.commit(
+            self.held, self.at.run, lambda notes: self._decide(list(events), notes, moment), moment.now
+        )
+        for move in moves:
+            apply(self.at, move)
+            self.watch(self.at, move)
+        for move in moves:
+            self.perform(move)
+
+    def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
+        at, moves = self.at, []
+        if notes:  # what ended first leaves its next intent waiting: a note may withdraw it
+            moment = moment._replace(place=None)
+        if len(events) + len(notes) > 1:
+            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects))
+        for event in events:
+            moves.append(decide(self.plan, at, event, moment, self.evaluate))
+            if at is not self.at:
+                apply(at, moves[-1])
+        for note in notes:
+            moves.append(self._hear(at, note, moment))
+            if at is not self.at:
+                apply(at, moves[-1])
+        return moves
+
+    def _hear(self, at: Checkpoint, note: Note, moment: Moment) -> Move:
+        """What a note asks for; one that is not possible is said to be so, and dropped."""
+        try:
+            return decide(self.plan, at, event_of(note), moment, self.evaluate)
+        except Refusal as e:
+            said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
+            return Move(at.run, history=[said])
+
+    def perform(self, move: Move) -> None:
+        if self.performer is None:
+            return
+        for no in move.begin:
+            effect = self.at.effects.get(no)
+            if effect is not None and effect.status == "begin":
+                self.store.file.room()
+                self.performer.begin(self.at.run, effect)
+        for no in move.stop:
+            cancel = self.at.run.cancel or {}
+            grace = int(cancel.get("grace", 10_000))
+            self.performer.stop(no, [("TERM", grace), ("KILL", 0)], "cancel")
+
+    # --- the loop ---
+
+    def recover(self) -> None:
+        """Finds out what became of the intents that were to begin when the driver before went away."""
+        assert self.performer is not None
+        for effect in list(self.at.effects.values()):
+            if effect.status == "begin" and self._open(effect.no) and effect.no not in self.performer.under_way():
+                event = self.performer.recover(effect)
+                if event is not None:
+                    self.move(event)
+                elif self.at.run.cancel is not None:
+                    self.performer.stop(effect.no, [("TERM", self.at.run.cancel["grace"]), ("KILL", 0)], "cancel")
+
+    def _open(self, no: int) -> bool:
+        phases = {p.effect: Phase.ACTING for p in self.at.positions.values() if p.phase is Phase.ACTING}
+        phases |= {p.asking: Phase.PROBING for p in self.at.positions.values() if p.phase is Phase.PROBING}
+        return no in phases
+
+    def drive(self, *, wait: bool = True) -> None:
+        """Moves the run until it has ended, or only a person can move it (or, without `wait`, time)."""
+        assert self.performer is not None
+        if self.at.run.status in (Status.FAILED, Status.PAUSED):
+            self.move(TakeUp())
+        for p in list(self.at.positions.values()):
+            if p.phase is Phase.HELD:
+                self.move(Settle(p.scope))
+        self.recover()
+        while True:
+            if self.signals.told:
+                if self._leave():
+                    return
+                continue
+            if self.at.run.status in TERMINAL or self.at.run.status is Status.PAUSED:
+                return
+            ready = self._ready()
+            if ready is not None:
+                self.move(ready)
+                continue
+            due = self._next_due()
+            if not self.performer.busy and (due is None or not wait):
+                if self._notes():
+                    self.move()
+                    continue
+                return
+            self._wait(due)
+
+    def _ready(self) -> Happening | None:
+        """The next thing that can be done without waiting."""
+        for p in self.at.positions.values():
+            if p.phase is Phase.READY:
+                return Go(p.scope)
+            if p.phase is Phase.LOST and self.at.run.status is not Status.PAUSED:
+                return Settle(p.scope)
+            if p.due is not None and self._left(p) <= 0:
+                return Due(p.scope)
+        return None
+
+    def _left(self, p: Position) -> int:
+        """Milliseconds until a position is due. Within one boot its clock decides; else never more than the stored length."""
+        assert p.due is not None
+        left = p.due - self.world.now()
+        if p.length is None:
+            return left
+        if p.boot == self.world.boot and p.clock is not None:
+            return p.length - (self.world.clock() - p.clock)
+        return min(left, p.length)
+
+    def _next_due(self) -> int | None:
+        return min((self._left(p) for p in self.at.positions.values() if p.due is not None), default=None)
+
+    def _notes(self) -> bool:
+        """Whether something lies in the inbox; asked only when another process has written."""
+        changed = self.store.changed()
+        if changed == self._seen:
+            return False
+        self._seen = changed
+        return bool(self.store.notes(self.held.no))
+
+    def _wait(self, due: int | None) -> None:
+        assert self.performer is not None
+        timeout = TICK if due is None else min(TICK, max(0, due) / 1000)
+        events = self.performer.receive(timeout, self.signals.wake)
+        for event in events:
+            self.move(self._listened(event))
+        if not events and self._notes():
+            self.move()
+
+    def _listened(self, event: Happening) -> Happening:
+        """An end by a signal nobody here sent: if durun is being stopped too, the command was stopped with it."""
+        if not isinstance(event, Ended) or event.stopped or not (event.status < 0 or 129 <= event.status <= 159):
+            return event
+        end = time.monotonic() + LISTEN
+        while time.monotonic() < end and not self.signals.told:
+            time.sleep(0.01)
+        return event._replace(stopped="leaving") if self.signals.told else event
+
+    def _leave(self) -> bool:
+        """durun is told to stop: commands get the signal, and what they leave is committed. True when nothing is left."""
+        assert self.performer is not None
+        told = self.signals.told
+        if self.performer.busy:
+            if self._stopping != told:
+                self._stopping, self._stopped_any = told, True
+                for no in self.performer.under_way():
+                    self.performer.stop(no, LEAVING[told], "leaving")
+            for event in self.performer.receive(TICK, self.signals.wake):
+                self.move(event)
+            return False
+        if self.at.run.status not in TERMINAL and self.signals.exit == 130 and self._moving():
+            self.move(Pause("INT"))
+        return True
+
+    def _moving(self) -> bool:
+        """Whether the run would go on at once: then Ctrl-C pauses it. One that only waits is left to wait."""
+        return self.at.run.status is Status.RUNNING
+
+
+def event_of(note: Note) -> Happening:
+    """What a note in the inbox asks for."""
+    data = note.data
+    match note.kind:
+        case "cancel":
+            return Cancel(data["grace"], note.by)
+        case "pause":
+            return Pause(note.by)
+        case "resolve":
+            return Resolve(data["how"], data["state"], data["output"], data["has_output"], data["note"], note.by)
+    raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")
+
+
+def new_place() -> str:
+    """A name no driver had."""
+    return os.urandom(8).hex()

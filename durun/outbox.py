@@ -1,0 +1,216 @@
+"""The deliverer: takes an intent, acts, and reports the outcome. It decides nothing and writes nothing.
+
+An intent carries its request, frozen, and its key; what belongs to an attempt (number, paths) is added here, when it acts. On
+taking a run over it finds out what became of each intent of the driver before: see the table in `effects.notes`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from durun.effects.command import CAPTURE, GRACE, Commands, End, Full, KeeperGone, NoStart, Refused, Request, read_whole, tail
+from durun.effects.notes import Begun, Notes, Nothing
+from durun.errors import StoreUnusable, Superseded
+from durun.machine.events import CouldNotStart, Ended, Happening, Lost, Moved
+from durun.machine.model import Effect, Run
+from durun.plan.digest import canonical_text
+from durun.store.runs import Pinned
+
+Json = Any
+SHELLS = {"sh": ["/bin/sh", "-eu", "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}
+PINNED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
+LOOK = 0.1  # s between looks at what a dead driver's keeper holds
+
+
+class Adopted(NamedTuple):
+    """A command of a dead driver that is still alive, watched here until it ends."""
+
+    effect: Effect
+    notes: Notes
+    begun: Begun
+
+
+class Deliverer:
+    """Acts on the intents of one run, in one place. `no` is the run's number in the file, `path` that of the file."""
+
+    def __init__(self, commands: Commands, no: int, pinned: Pinned, path: str, new_place: Callable[[], str], boot: str) -> None:
+        self.commands = commands
+        self.no, self.pinned, self.path = no, pinned, path
+        self.boot = boot
+        self._new_place = new_place
+        self._retired: list[Commands] = []
+        self._issued: dict[str, Effect] = {}
+        self._adopted: dict[int, Adopted] = {}
+        self._killed: dict[int, float] = {}
+
+    @property
+    def place(self) -> str:
+        return self.commands.place
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._issued or self._adopted)
+
+    def under_way(self) -> list[int]:
+        return [e.no for e in self._issued.values()] + list(self._adopted)
+
+    # to act
+
+    def begin(self, run: Run, effect: Effect) -> None:
+        """Begins an intent; what becomes of it is reported by `receive`."""
+        number = self.commands.next_number()
+        token = self._token(effect)
+        self._issued[token] = effect
+        self.commands.begin(self._request(run, effect, token, number), number)
+
+    def _token(self, effect: Effect) -> str:
+        return f"{self.no}.{effect.no}.{effect.attempt}"
+
+    def _request(self, run: Run, effect: Effect, token: str, number: int) -> Request:
+        r, pins = effect.request, self.pinned.pins
+        argv = r["argv"] if "argv" in r else [*SHELLS[r["shell"]], r["script"], "durun"]
+        base = pins["base"]
+        env = {**base, **run.env, **r["env"]}
+        env |= {
+            "DURUN_RUN_ID": run.id,
+            "DURUN_STATE": f"{effect.scope}.{effect.state}" if effect.scope else effect.state,
+            "DURUN_VISIT": str(effect.visit),
+            "DURUN_ATTEMPT": str(effect.attempt),
+            "DURUN_IDEMPOTENCY_KEY": effect.key,
+            "DURUN_OUTPUT": self.commands.data_path(number),
+            "DURUN_HEARTBEAT": self.commands.alive_path(number),
+            "DURUN_DB": self.path,
+        }
+        stdin = r.get("stdin")
+        if stdin is not None:
+            stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
+        cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory
+        without = tuple(name for name in PINNED if name not in base)
+        return Request(token, argv, env, cwd, stdin, r.get("timeout"), r.get("heartbeat"), bool(r.get("capture")), without)
+
+    def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None:
+        """Has the command of an effect stopped."""
+        for token, effect in self._issued.items():
+            if effect.no == no:
+                self.commands.stop(token, steps, why)
+        if no in self._adopted:
+            adopted = self._adopted[no]
+            adopted.notes.ask_stop(adopted.begun, steps, why)
+            grace = sum(ms for _, ms in steps[:-1]) / 1000
+            self._killed[no] = min(self._killed.get(no, float("inf")), time.monotonic() + grace)
+
+    # to take over
+
+    def recover(self, effect: Effect) -> Happening | None:
+        """What became of an intent of another driver: an event, or None where it is alive and watched from now on."""
+        assert effect.place is not None
+        notes = Notes.take_over(self.commands.folder, effect.place)
+        token = self._token(effect)
+        if notes.gone:
+            return Lost(effect.no, "the notes of its keeper are gone")
+        said = notes.of(token)
+        if effect.boot != self.boot and not isinstance(said, End | NoStart):
+            return Lost(effect.no, "the machine was booted since")
+        if isinstance(said, Nothing):
+            return Moved(effect.no)
+        if isinstance(said, Begun):
+            self._adopted[effect.no] = Adopted(effect, notes, said)
+            return self._look(self._adopted[effect.no])
+        return self._event(effect, said)
+
+    def _look(self, adopted: Adopted) -> Happening | None:
+        """Whether an adopted command has ended by now."""
+        effect, notes, begun = adopted
+        keeper = notes.keeper_alive()
+        alive = keeper or notes.alive(begun, effect.key)
+        notes.refresh()
+        said = notes.of(begun.token)
+        if isinstance(said, Begun):
+            begun = said
+            self._adopted[effect.no] = adopted._replace(begun=said)
+        if isinstance(said, End | NoStart):
+            del self._adopted[effect.no]
+            return self._event(effect, said)
+        if not alive:
+            del self._adopted[effect.no]
+            return Lost(effect.no, "its keeper died, and nobody saw how it ended")
+        if not keeper:
+            self._enforce(effect, notes, begun)
+        return None
+
+    def _enforce(self, effect: Effect, notes: Notes, begun: Begun) -> None:
+        """Timeout, and the KILL after a grace, where no keeper is left to see to them."""
+        now = time.monotonic()
+        timeout = effect.request.get("timeout")
+        boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        if effect.no not in self._killed and timeout is not None and boot - begun.before > timeout / 1000:
+            notes.ask_stop(begun, [("TERM", GRACE)], "timeout")
+            self._killed[effect.no] = now + GRACE / 1000
+        elif now > self._killed.get(effect.no, float("inf")):
+            notes.ask_stop(begun, [("KILL", 0)], "timeout")
+            self._killed[effect.no] = now + 1.0
+
+    # to hear
+
+    def receive(self, timeout: float, wake: int | None = None) -> list[Happening]:
+        """What has happened, waiting at most so many seconds for it (less where `wake` becomes readable)."""
+        wait = min(timeout, LOOK) if self._adopted else timeout
+        files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
+        ready = select.select(files, [], [], max(0.0, wait))[0]
+        events: list[Happening] = []
+        if self.commands in ready:
+            for report in self.commands.receive(0):
+                events += self._report(report)
+        for adopted in list(self._adopted.values()):
+            event = self._look(adopted)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _report(self, report: End | NoStart | Full | Refused | KeeperGone) -> list[Happening]:
+        if isinstance(report, KeeperGone):
+            return self._without_keeper()
+        if isinstance(report, Refused):
+            raise Superseded("another driver has closed the gate of this one")
+        if isinstance(report, Full):
+            raise StoreUnusable(f"the disk of {self.path} is full: nothing more is begun; free some, then resume")
+        effect = self._issued.pop(report.token, None)
+        return [self._event(effect, report)] if effect is not None else []
+
+    def _without_keeper(self) -> list[Happening]:
+        """The keeper died: a new one in a new place, and what the old one held is looked for."""
+        issued, self._issued = list(self._issued.values()), {}
+        self._retired.append(self.commands)
+        self.commands = Commands(self.commands.folder, self._new_place())
+        return [event for effect in issued if (event := self.recover(effect)) is not None]
+
+    def _event(self, effect: Effect, said: End | NoStart) -> Happening:
+        if isinstance(said, NoStart):
+            return CouldNotStart(effect.no, said.errno, said.what)
+        folder, stdout, data = self.commands.folder, None, None
+        too_large = said.out_size > CAPTURE and bool(effect.request.get("capture"))
+        if effect.request.get("capture") and not too_large:
+            stdout = read_whole(folder, said.out, said.out_size, said.out_crc)
+            if stdout is None:
+                return Lost(effect.no, "its output is not whole")
+        if said.data_size is not None and said.status == 0:
+            if said.data_size > CAPTURE:
+                too_large = True
+            else:
+                data = read_whole(folder, said.data, said.data_size, said.data_crc)
+                if data is None:
+                    return Lost(effect.no, "what it wrote to $DURUN_OUTPUT is not whole")
+        return Ended(
+            effect.no, said.status, said.stopped, stdout, data, too_large, tail(folder, said.err) if said.status else "",
+            {"out": said.out, "err": said.err}, said.left,
+        )  # fmt: skip
+
+    def close(self, *, keep: bool) -> None:
+        """Lets the keepers go; with `keep` their notes stay."""
+        for commands in [*self._retired, self.commands]:
+            commands.close(keep=keep or commands is not self.commands)

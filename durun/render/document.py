@@ -1,0 +1,101 @@
+"""JSON documents: one function with explicit fields for each. Fields are added, never renamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durun.plan.units import show_moment
+from durun.store.read import Summary
+
+Json = Any
+
+RUN_KINDS = (
+    "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
+    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
+    "cancelled",
+)  # fmt: skip
+
+
+def when(ms: int | None) -> str | None:
+    return None if ms is None else show_moment(ms)
+
+
+def path_of(scope: str, state: str | None) -> str | None:
+    return state if not scope or state is None else f"{scope}.{state}"
+
+
+def line(s: Summary) -> dict[str, Json]:
+    """A run in `ls --json`."""
+    return {
+        "id": s.id, "plan": s.name, "version": s.version, "status": s.status, "reason": s.reason, "state": s.state,
+        "visit": s.visit, "attempt": s.attempt, "due": when(s.due), "created_at": when(s.created_at),
+        "updated_at": when(s.updated_at), "ended_at": when(s.ended_at),
+    }  # fmt: skip
+
+
+def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
+    """A run in `show --json` and wherever `--json` speaks of one."""
+    pins = d["pins"]
+    return {
+        "id": s.id, "plan": s.name, "version": s.version, "digest": d["plan"], "status": s.status, "reason": s.reason,
+        "state": s.state, "visit": s.visit, "attempt": s.attempt, "created_at": when(s.created_at),
+        "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "input": d["input"], "vars": d["vars"],
+        "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
+        "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
+        "effects": [_effect(e) for e in d["effects"]], "undo": [],
+        "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
+        "driver": {"place": s.driver, "alive": alive} if s.driver else None,
+    }  # fmt: skip
+
+
+def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
+    """What a run waits for, each with what goes on."""
+    found = []
+    for p in d["positions"]:
+        path = path_of(p["scope"], p["state"])
+        cause = p["data"].get("cause")
+        match p["phase"]:
+            case "waiting":
+                found.append(_wanted(path, "timer", path, "a timer", p["due"], f"durun resume {s.id}"))
+            case "delayed" if p["data"].get("length") is not None:
+                said = f"the next attempt, after {cause['name']}" if isinstance(cause, dict) else "the next round"
+                found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}"))
+            case "doubt":
+                said = f"whether {path} happened is not known"
+                found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
+            case "held":
+                found.append(_wanted(path, str(cause), path, f"{d['directory']} is gone", None, f"durun resume {s.id}"))
+    if s.status in ("interrupted", "paused"):
+        found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
+    return found
+
+
+def resolve_command(id: str, path: str | None) -> str:
+    return f"durun resolve {id} {path} --happened | --retry | --fail"
+
+
+def _wanted(path: Json, kind: str, name: Json, message: str, until: int | None, command: str) -> dict[str, Json]:
+    return {"path": path, "kind": kind, "name": name, "message": message, "until": when(until), "command": command}
+
+
+def _position(p: dict[str, Json]) -> dict[str, Json]:
+    return {
+        "path": path_of(p["scope"], p["state"]), "state": p["state"], "visit": p["visit"], "phase": p["phase"],
+        "effect": p["effect"], "due": when(p["due"]),
+    }  # fmt: skip
+
+
+def _effect(e: dict[str, Json]) -> dict[str, Json]:
+    return {
+        "no": e["no"], "path": path_of(e["scope"], e["state"]), "visit": e["visit"], "kind": e["kind"], "key": e["key"],
+        "status": e["status"], "attempt": e["attempt"], "exit": e["exit"], "error": e["error"],
+        "intended_at": when(e["intended_at"]), "ended_at": when(e["ended_at"]),
+    }  # fmt: skip
+
+
+def event(e: dict[str, Json]) -> dict[str, Json]:
+    """A row of `history --json`."""
+    return {
+        "no": e["no"], "at": when(e["at"]), "kind": e["kind"], "path": path_of(e["scope"], e["state"]), "visit": e["visit"],
+        "attempt": e["attempt"], **e["data"],
+    }  # fmt: skip

@@ -1,0 +1,151 @@
+"""Questions people and scripts ask of the file: plain rows, no decisions, and light to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from durun.errors import NoSuchRun
+from durun.store.file import File
+from durun.store.runs import rows
+
+Json = Any
+
+OPEN = "('running', 'waiting', 'blocked', 'paused', 'compensating')"
+ENDED = ("succeeded", "failed", "cancelled", "compensated")
+SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at"
+
+
+class Summary(NamedTuple):
+    """A run in a list; `status` is what a person should see: interrupted where nobody drives what moves."""
+
+    no: int
+    id: str
+    name: str
+    version: str
+    status: str
+    reason: str | None
+    state: str | None
+    visit: int | None
+    attempt: int | None
+    due: int | None
+    driver: str | None
+    created_at: int
+    updated_at: int
+    ended_at: int | None
+
+
+def number(file: File, id: str) -> int:
+    """The number of the run with this id, or with this as the beginning of its id alone. Raises NoSuchRun."""
+    exact = rows(file.db, "SELECT no FROM runs WHERE id = ?", (id,))
+    if exact:
+        return int(exact[0][0])
+    found = (
+        rows(file.db, "SELECT no, id FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT 6", (id, id + "\U0010ffff")) if id else []
+    )
+    if len(found) == 1:
+        return int(found[0][0])
+    if not found:
+        raise NoSuchRun(f"there is no run {id!r} in {file.path}: `durun ls --all` lists them")
+    raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
+
+
+def summary(file: File, no: int, alive: Callable[[str], bool]) -> Summary:
+    return _seen(rows(file.db, f"SELECT {SUMMARY} FROM runs WHERE no = ?", (no,)), alive)[0]
+
+
+def listed(
+    file: File, alive: Callable[[str], bool], *, statuses: list[str], plan: str | None, limit: int, everything: bool
+) -> list[Summary]:
+    """Runs, the newest first: those in flight and the last `limit` that ended, or all."""
+    where, values = ["1"], []
+    if plan is not None:
+        where.append("name = ?")
+        values.append(plan)
+    stored = {"interrupted": "running"}
+    if statuses:
+        wanted = sorted({stored.get(s, s) for s in statuses})
+        where.append(f"status IN ({','.join('?' * len(wanted))})")
+        values += wanted
+    sql = f"SELECT {SUMMARY} FROM runs WHERE {' AND '.join(where)}"
+    if everything:
+        found = rows(file.db, f"{sql} ORDER BY no DESC", tuple(values))
+    else:
+        flying = rows(file.db, f"{sql} AND status IN {OPEN}", tuple(values))
+        ended = rows(file.db, f"{sql} AND status NOT IN {OPEN} ORDER BY no DESC LIMIT ?", (*values, limit))
+        found = sorted(flying + ended, key=lambda r: -r[0])
+    seen = _seen(found, alive)
+    return [s for s in seen if s.status in statuses] if statuses else seen
+
+
+def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Summary]:
+    """Liveness is asked once a driver, not once a run."""
+    asked: dict[str | None, bool] = {None: False}
+    out = []
+    for row in found:
+        s = Summary(*row)
+        if s.status in ("running", "compensating"):
+            if s.driver not in asked:
+                asked[s.driver] = alive(str(s.driver))
+            if not asked[s.driver]:
+                s = s._replace(status="interrupted")
+        out.append(s)
+    return out
+
+
+def details(file: File, no: int) -> dict[str, Json]:
+    """Everything `show` tells of a run, as plain data."""
+    db = file.db
+    names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, fence, seq, events"
+    row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
+    out = dict(zip(names.split(", "), row, strict=True))
+    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel"):
+        out[name] = None if out[name] is None else json.loads(out[name])
+    out["positions"] = [
+        dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
+        for r in rows(db, "SELECT scope, state, visit, phase, effect, due, data FROM positions WHERE run = ? ORDER BY scope", (no,))
+    ]
+    for p in out["positions"]:
+        p["data"] = json.loads(p["data"])
+    out["effects"] = effects(file, no, 200)
+    return out
+
+
+def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
+    """The last effects of a run, in the order they were intended."""
+    names = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
+    found = rows(file.db, f"SELECT {', '.join(names)} FROM effects WHERE run = ? ORDER BY no DESC LIMIT ?", (no, limit))
+    out = [dict(zip(names, r, strict=True)) for r in reversed(found)]
+    for e in out:
+        e["error"] = None if e["error"] is None else json.loads(e["error"])
+    return out
+
+
+def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:
+    """The rows of a run's history after a number."""
+    names = ("no", "at", "kind", "scope", "state", "visit", "attempt", "data")
+    found = rows(file.db, f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no > ? ORDER BY no", (no, after))
+    return [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": json.loads(r[-1])} for r in found]
+
+
+def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
+    """(whether there is one, the output) of a run, or of a state of it by path."""
+    if state is None:
+        text = rows(file.db, "SELECT output FROM runs WHERE no = ?", (no,))[0][0]
+        return text is not None, None if text is None else json.loads(text)
+    scope, _, name = state.rpartition(".")
+    sql = (
+        "SELECT s.ended AND s.error IS NULL, coalesce(s.output, e.output) FROM states s"
+        " LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ? AND s.scope = ? AND s.state = ?"
+    )
+    found = rows(file.db, sql, (no, scope, name))
+    if not found:
+        return False, None
+    return bool(found[0][0]), None if found[0][1] is None else json.loads(found[0][1])
+
+
+def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:
+    """(place, token, effect, state) of what is to begin or has begun."""
+    sql = "SELECT place, no, attempt, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
+    return [(place, f"{no}.{effect}.{attempt}", effect, state) for place, effect, attempt, state in rows(file.db, sql, (no,))]
