@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import click
 import typer
 
 from durun import __version__
 from durun.cli.reader import COMMANDS, SHORT, function, guarded
 
 LONG = {long: short for short, long in SHORT.items()}
-KINDS = {"str": str, "str | None": str | None, "bool": bool, "int": int, "int | None": int | None, "list[str]": list[str]}
+KINDS = {
+    "str": str,
+    "str | None": str | None,
+    "bool": bool,
+    "int": int,
+    "int | None": int | None,
+    "list[str]": list[str],
+    "list[str] | None": list[str] | None,
+}
 HELP = {
     "db": "The database file (default: $DURUN_DB, else durun.db in the user's state directory).",
     "json": "One JSON document in place of other output.",
@@ -86,12 +92,7 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
 def run(argv: list[str]) -> int:
     """The exit code of a command line that wants help, or has a mistake."""
     try:
-        code = build()(args=argv, prog_name="durun", standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as e:
-        return e.exit_code
-    except click.UsageError as e:
-        e.show(file=sys.stderr)
-        return 2
-    except click.Abort:
-        return 130
+        build()(args=argv, prog_name="durun")
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 0 if e.code is None else 2
+    return 0

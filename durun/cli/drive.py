@@ -32,7 +32,7 @@ LANGUAGE = 1
 
 
 def start(
-    plan: str, *, set: list[str] = [], input: str | None = None, id: str | None = None, no_wait: bool = False,
+    plan: str, *, set: list[str] | None = None, input: str | None = None, id: str | None = None, no_wait: bool = False,
     dry_run: bool = False, quiet: bool = False, json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
     """Start a run of a plan, and drive it. The first line on stdout is its id."""
@@ -42,7 +42,7 @@ def start(
     if id is not None and not ID.fullmatch(id):
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
     loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
-    values = input_values(loaded.plan, _given(loaded.plan, set, input))
+    values = input_values(loaded.plan, _given(loaded.plan, set or [], input))
     birth = _birth(loaded.plan, loaded.source, plan, values)
     run, types = _newborn(loaded.plan, id, birth, values)
     if dry_run:
@@ -205,7 +205,7 @@ class DriverProcess:
         engine = self._engine(held, plan, evaluate, at)
         apply(at, move)
         engine.watch(at, move)
-        with self._watched(engine):
+        with self._watched():
             engine.perform(move)
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
@@ -223,7 +223,7 @@ class DriverProcess:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             return self._show(no, json=json)
         engine = self.take(no)
-        with self._watched(engine):
+        with self._watched():
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
 
@@ -258,7 +258,7 @@ class DriverProcess:
                 say(line_)
 
     @contextmanager
-    def _watched(self, engine: Engine) -> Iterator[None]:
+    def _watched(self) -> Iterator[None]:
         """While it drives, what the process is told goes to the engine; whatever ends it, the notes stay if need be."""
         try:
             with hearing(self.signals):

@@ -25,8 +25,8 @@ def _json(value: object) -> None:
 
 
 def ls(
-    *, status: list[str] = [], plan: str | None = None, limit: int = 20, all: bool = False, quiet: bool = False, json: bool = False,
-    db: str | None = None,
+    *, status: list[str] | None = None, plan: str | None = None, limit: int = 20, all: bool = False, quiet: bool = False,
+    json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
     """List runs, the newest first: those in flight, and the last that ended."""
     unknown = [s for s in status or [] if s not in STATUSES]

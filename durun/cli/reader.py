@@ -56,7 +56,7 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
             continue
         name, equals, value = SHORT.get(word, word).partition("=")
         option = name[2:].replace("-", "_")
-        if not name.startswith("--") or option not in options or (option in given and kinds[option] != "list[str]"):
+        if not name.startswith("--") or option not in options or (option in given and not kinds[option].startswith("list")):
             return None
         if kinds[option] == "bool":
             if equals:
@@ -68,7 +68,7 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
                 return None
             value = words[at]
             at += 1
-        if kinds[option] == "list[str]":
+        if kinds[option].startswith("list"):
             given.setdefault(option, []).append(value)
         elif kinds[option].startswith("int"):
             if not value.isdigit():

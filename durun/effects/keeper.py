@@ -14,7 +14,9 @@ Rules:
 Started as: keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
 """
 
-import _signal as signals
+from __future__ import annotations
+
+import _signal as signals  # type: ignore[import-not-found]
 import binascii
 import errno
 import fcntl
@@ -23,6 +25,13 @@ import posix
 import select
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Request = dict[str, Any]
+    Env = dict[bytes, bytes]
 
 SOCKET, JOURNAL = 3, 4
 CHUNK = 65536  # bytes of the journal reserved at a time
@@ -40,32 +49,33 @@ NAMES = {"INT": signals.SIGINT, "TERM": signals.SIGTERM, "KILL": signals.SIGKILL
 class Job:
     """One live command."""
 
-    def __init__(self, token, pid, files, request, now):
+    def __init__(self, token: str, pid: int, files: Files, request: Request, now: float) -> None:
         self.token, self.pid, self.files, self.request = token, pid, files, request
         self.begun = now
         self.deadline = None if request["timeout"] is None else now + request["timeout"] / 1000
         self.silence = None if request["heartbeat"] is None else request["heartbeat"] / 1000
-        self.sign, self.seen = now, None
+        self.sign = now
+        self.seen: object = None
         self.looked = now
         self.stopped = ""
-        self.steps = []  # (signal, seconds until the next)
-        self.next_step = None
-        self.status = None  # of the leader, once it is dead
+        self.steps: list[tuple[str, int]] = []  # (signal, seconds until the next)
+        self.next_step: float | None = None
+        self.status: int | None = None  # of the leader, once it is dead
 
 
 class Files:
     """A pair of output files, kept open here to look at their size and whether anybody else holds them."""
 
-    def __init__(self, number):
+    def __init__(self, number: int) -> None:
         self.out, self.err = "%d.out" % number, "%d.err" % number
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
         self.out_fd = posix.open(self.out, flags, 0o600)
         self.err_fd = posix.open(self.err, flags, 0o600)
 
-    def sizes(self):
+    def sizes(self) -> tuple[int, int]:
         return posix.fstat(self.out_fd).st_size, posix.fstat(self.err_fd).st_size
 
-    def held(self):
+    def held(self) -> bool:
         """Whether anybody else still has one of them open as its output."""
         for fd in (self.out_fd, self.err_fd):
             try:
@@ -75,13 +85,13 @@ class Files:
                 return True
         return False
 
-    def for_command(self, name):
+    def for_command(self, name: str) -> int:
         """A description of its own, locked shared, that the command inherits and whoever it leaves behind keeps."""
         fd = posix.open(name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
-    def close(self):
+    def close(self) -> None:
         posix.close(self.out_fd)
         posix.close(self.err_fd)
 
@@ -89,10 +99,10 @@ class Files:
 class Journal:
     """Records, each one line with the checksum of what it says, written into space reserved before."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.at = self.reserved = 0
 
-    def reserve(self, live):
+    def reserve(self, live: int) -> None:
         want = self.at + PER_JOB * (live + 2)
         while self.reserved < want:
             if hasattr(posix, "posix_fallocate"):
@@ -106,28 +116,28 @@ class Journal:
                 write_all(JOURNAL, bytes(CHUNK), self.reserved)
             self.reserved += CHUNK
 
-    def note(self, *record):
+    def note(self, *record: Any) -> None:
         payload = marshal.dumps(record, 2).hex().encode()
         line = b"%08x %s\n" % (binascii.crc32(payload), payload)
         write_all(JOURNAL, line, self.at)
         self.at += len(line)
 
 
-def write_all(fd, data, at):
+def write_all(fd: int, data: bytes, at: int) -> None:
     while data:
         n = posix.pwrite(fd, data, at)
         data, at = data[n:], at + n
 
 
 class Keeper:
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         posix.chdir(folder)
         self.folder = folder
         self.gate = posix.open("gate", posix.O_RDONLY | posix.O_CLOEXEC)
         self.here = posix.open(".", posix.O_RDONLY | posix.O_CLOEXEC)
         self.journal = Journal()
-        self.jobs = {}
-        self.pool = []
+        self.jobs: dict[str, Job] = {}
+        self.pool: list[Files] = []
         self.files = 0
         self.incoming, self.outgoing = b"", b""
         self.orphan = self.closed = False
@@ -136,7 +146,7 @@ class Keeper:
 
     # the loop
 
-    def run(self):
+    def run(self) -> None:
         read, write = posix.pipe()
         for fd in (read, write):
             posix.set_blocking(fd, False)
@@ -164,7 +174,7 @@ class Keeper:
                 self.obey()
         self.tidy()
 
-    def patience(self):
+    def patience(self) -> int:
         """Milliseconds until something has to be looked at."""
         now = time.monotonic()
         wait = 0.2 if self.orphan else 60.0
@@ -181,7 +191,7 @@ class Keeper:
 
     # the driver
 
-    def hear(self):
+    def hear(self) -> None:
         while True:
             try:
                 data = posix.read(SOCKET, READ * 16)
@@ -208,14 +218,14 @@ class Keeper:
             else:
                 self.stop(request["token"], request["steps"], request["why"])
 
-    def answer(self, *words):
+    def answer(self, *words: Any) -> None:
         if self.orphan:
             return
         data = marshal.dumps(words, 2)
         self.outgoing += len(data).to_bytes(4, "big") + data
         self.flush()
 
-    def flush(self):
+    def flush(self) -> None:
         while self.outgoing:
             try:
                 n = posix.write(SOCKET, self.outgoing)
@@ -226,7 +236,7 @@ class Keeper:
                 return
             self.outgoing = self.outgoing[n:]
 
-    def obey(self):
+    def obey(self) -> None:
         """What a later driver wrote into the control file: TOKEN SIGNAL:MS,SIGNAL:MS WHY."""
         try:
             fd = posix.open("control", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self.here)
@@ -244,7 +254,7 @@ class Keeper:
 
     # to begin
 
-    def begin(self, request):
+    def begin(self, request: Request) -> None:
         token = request["token"]
         if self.closed:
             return self.answer("refused", token)
@@ -263,7 +273,7 @@ class Keeper:
         finally:
             fcntl.flock(self.gate, fcntl.LOCK_UN)
 
-    def take_files(self, fresh):
+    def take_files(self, fresh: bool) -> Files:
         posix.fchdir(self.here)
         while self.pool and not fresh:
             files = self.pool.pop()
@@ -273,16 +283,16 @@ class Keeper:
         self.files += 1
         return Files(self.files)
 
-    def spawn(self, request, token, files):
+    def spawn(self, request: Request, token: str, files: Files) -> None:
         out, err = files.for_command(files.out), files.for_command(files.err)
-        given = None
+        given: int | None = None
         before = clock()
         try:
             given = self.stdin(request["stdin"])
             try:
                 posix.chdir(request["cwd"])
             except OSError as e:
-                return self.no_start(token, files, e.errno, "directory")
+                return self.no_start(token, files, e.errno or errno.EINVAL, "directory")
             env = self.environ_of(request)
             program, trouble = find(request["argv"][0], env)
             if program is None:
@@ -292,7 +302,7 @@ class Keeper:
             except (OSError, ValueError) as e:
                 return self.no_start(token, files, getattr(e, "errno", None) or errno.EINVAL, "program")
         except OSError as e:
-            return self.no_start(token, files, e.errno, "stdin")
+            return self.no_start(token, files, e.errno or errno.EINVAL, "stdin")
         finally:
             for fd in (out, err, given):
                 if fd is not None:
@@ -300,17 +310,17 @@ class Keeper:
         self.journal.note("begun", token, pid, before, clock())
         self.jobs[token] = Job(token, pid, files, request, time.monotonic())
 
-    def spawn_program(self, program, argv, env, fds):
+    def spawn_program(self, program: bytes, argv: list[str], env: Env, fds: tuple[int, ...]) -> int:
         actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(fds)]
-        argv = [a.encode("utf-8", "surrogateescape") for a in argv]
-        return posix.posix_spawn(program, argv, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
+        words = [a.encode("utf-8", "surrogateescape") for a in argv]
+        return posix.posix_spawn(program, words, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
 
-    def no_start(self, token, files, number, what):
+    def no_start(self, token: str, files: Files, number: int, what: str) -> None:
         self.journal.note("nostart", token, number, what)
         self.pool.append(files)
         self.answer("nostart", token, number, what)
 
-    def stdin(self, data):
+    def stdin(self, data: bytes | None) -> int:
         posix.fchdir(self.here)
         if data is None:
             return posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
@@ -320,7 +330,7 @@ class Keeper:
         write_all(fd, data, 0)
         return fd
 
-    def environ_of(self, request):
+    def environ_of(self, request: Request) -> Env:
         env = dict(self.environ)
         for name in request["without"]:
             env.pop(name.encode("utf-8", "surrogateescape"), None)
@@ -330,7 +340,7 @@ class Keeper:
 
     # to stop
 
-    def stop(self, token, steps, why):
+    def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
         job = self.jobs.get(token)
         if job is None:
             return
@@ -339,7 +349,7 @@ class Keeper:
         job.steps = list(steps)
         self.step(job)
 
-    def step(self, job):
+    def step(self, job: Job) -> None:
         """The next signal of the way to stop, to the whole group."""
         if not job.steps:
             job.next_step = time.monotonic() + 1.0
@@ -353,7 +363,7 @@ class Keeper:
 
     # to end
 
-    def look(self, job, now):
+    def look(self, job: Job, now: float) -> None:
         if job.status is None:
             job.status = leader_status(job.pid)
             if job.status is None:
@@ -369,7 +379,7 @@ class Keeper:
         left = [] if group_gone(job.pid) else others(job.pid)
         self.ended(job, left)
 
-    def look_at_time(self, job, now):
+    def look_at_time(self, job: Job, now: float) -> None:
         if job.stopped:
             if job.next_step is not None and now >= job.next_step:
                 self.step(job)
@@ -383,7 +393,7 @@ class Keeper:
             elif now - job.sign >= job.silence:
                 self.stop(job.token, [("TERM", job.request["grace"]), ("KILL", 0)], "heartbeat")
 
-    def ended(self, job, left):
+    def ended(self, job: Job, left: list[int]) -> None:
         del self.jobs[job.token]
         files, request = job.files, job.request
         sizes = files.sizes()
@@ -391,7 +401,8 @@ class Keeper:
         end = {
             "status": job.status, "stopped": job.stopped, "left": left[:20], "held": held and not left,
             "out": files.out if sizes[0] else "", "err": files.err if sizes[1] else "", "sizes": sizes,
-            "crc": sum_of(files.out_fd) if request["capture"] and sizes[0] else 0, "data": file_sum(request["data"]), "name": "%d.json" % request["n"],
+            "crc": sum_of(files.out_fd) if request["capture"] and sizes[0] else 0, "data": file_sum(request["data"]),
+            "name": "%d.json" % request["n"],
             "ms": int((time.monotonic() - job.begun) * 1000),
         }  # fmt: skip
         self.journal.note("ended", job.token, end)
@@ -401,7 +412,7 @@ class Keeper:
         else:
             files.close()
 
-    def tidy(self):
+    def tidy(self) -> None:
         """Takes the empty files away."""
         posix.fchdir(self.here)
         for files in self.pool:
@@ -412,18 +423,18 @@ class Keeper:
                     pass
 
 
-def clock():
+def clock() -> float:
     return time.clock_gettime(CLOCK)
 
 
-def touched(path):
+def touched(path: str) -> int:
     try:
         return posix.stat(path).st_mtime_ns
     except OSError:
         return 0
 
 
-def sum_of(fd):
+def sum_of(fd: int) -> int:
     crc, at = 0, 0
     while at <= CAPTURE:
         data = posix.pread(fd, READ * 16, at)
@@ -434,7 +445,7 @@ def sum_of(fd):
     return crc
 
 
-def file_sum(path):
+def file_sum(path: str) -> tuple[int, int] | None:
     """Size and checksum of what was written to $DURUN_OUTPUT, or None."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
@@ -448,9 +459,9 @@ def file_sum(path):
         posix.close(fd)
 
 
-def find(name, env):
+def find(word: str, env: Env) -> tuple[bytes | None, int]:
     """(path, 0) of a program along the command's own PATH, or (None, errno)."""
-    name = name.encode("utf-8", "surrogateescape")
+    name = word.encode("utf-8", "surrogateescape")
     if not name or b"\0" in name:
         return None, errno.ENOENT
     if b"/" in name:
@@ -468,14 +479,14 @@ def find(name, env):
     return None, trouble
 
 
-def signal_group(pid, number):
+def signal_group(pid: int, number: int) -> None:
     try:
         posix.killpg(pid, number)
     except OSError:
         pass
 
 
-def leader_status(pid):
+def leader_status(pid: int) -> int | None:
     """Exit code or minus the signal of a dead leader, which stays a zombie; None while it lives."""
     if hasattr(posix, "waitid"):
         try:
@@ -485,20 +496,20 @@ def leader_status(pid):
         if found is None:
             return None
         return found.si_status if found.si_code == posix.CLD_EXITED else -found.si_status
-    found, status = posix.waitpid(pid, posix.WNOHANG)
-    if not found:
+    ended, status = posix.waitpid(pid, posix.WNOHANG)
+    if not ended:
         return None
     return posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else -posix.WTERMSIG(status)
 
 
-def reap(pid):
+def reap(pid: int) -> None:
     try:
         posix.waitpid(pid, posix.WNOHANG)
     except OSError:
         pass
 
 
-def group_gone(pid):
+def group_gone(pid: int) -> bool:
     try:
         posix.killpg(pid, 0)
     except ProcessLookupError:
@@ -508,7 +519,7 @@ def group_gone(pid):
     return False
 
 
-def others(pid):
+def others(pid: int) -> list[int]:
     """Pids of living members of the group but its leader; zombies are dead."""
     found = []
     try:
@@ -532,7 +543,7 @@ def others(pid):
     return found
 
 
-def main():
+def main() -> None:
     for number in (signals.SIGINT, signals.SIGTERM, signals.SIGHUP, signals.SIGQUIT, signals.SIGPIPE):
         signals.signal(number, signals.SIG_IGN)
     signals.signal(signals.SIGCHLD, lambda number, frame: None)

@@ -15,6 +15,7 @@ The gate is closed first, for ever; the journal is read after. Then
 from __future__ import annotations
 
 import binascii
+import contextlib
 import fcntl
 import marshal
 import os
@@ -135,10 +136,8 @@ class Notes:
             finally:
                 os.close(fd)
         elif begun.pid is not None and ours(begun):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(begun.pid, getattr(signal, f"SIG{steps[0][0]}"))
-            except ProcessLookupError:
-                pass
 
 
 def _record(line: bytes) -> tuple[Any, ...] | None:

@@ -448,6 +448,8 @@ def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Jso
 
 
 def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> str | None:
+    stands = d.position(p.scope)
+    d.put(stands._replace(due=None, length=None))
     d.set_run(status=Status.FAILED, reason=None, error=error, ended_by=error, ended_at=d.moment.now, updated_at=d.moment.now)
     d.tell("failed", p, error=error)
     return None
@@ -466,7 +468,7 @@ def end(d: Draft, scope: str, target: str) -> None:
         d.put(p._replace(phase=Phase.FAILED, target=target, effect=None, asking=None))
         _end_failed(d, p, _error(p, "expression", f"in the output of the plan: {e}"))
         return
-    d.put(p._replace(phase=Phase.ENDED, target=None))
+    d.put(_untimed(p)._replace(phase=Phase.ENDED, target=None))
     now = d.moment.now
     has = "output" in d.plan
     d.set_run(status=Status.SUCCEEDED, reason=None, output=output, has_output=has, ended_at=now, updated_at=now)

@@ -11,6 +11,7 @@ Importing this module loads the library (40 ms): only what evaluates or checks m
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import Any, NamedTuple
 
@@ -153,7 +154,14 @@ def compile(source: str, read: Read) -> Any | list[Fault]:
         return ENVIRONMENT.compile(text.text)
     except TROUBLE as e:
         message = str(e)
-    return [_placed(said, text) for said in faults(message)]
+    placed: dict[int, Fault] = {}
+    for said in faults(message):
+        fault = _placed(said, text)
+        name = re.search(r"undeclared reference to '(\w+)'", said.raw)
+        if name and source[: fault.offset].endswith(name.group(1)):
+            fault = fault._replace(offset=fault.offset - len(name.group(1)))
+        placed.setdefault(fault.offset, fault)
+    return list(placed.values())
 
 
 def _placed(said: Said, text: Guarded) -> Fault:

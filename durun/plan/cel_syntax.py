@@ -17,6 +17,8 @@ DEEPEST = 40  # brackets within brackets; the library ends at 32
 SHORT_WALKS = {"map", "filter"}  # the library is quadratic there
 WALKS = {*SHORT_WALKS, "all", "exists", "exists_one"}
 BINDS = {*WALKS, "optMap", "optFlatMap"}
+# known from elsewhere; the library has none of them
+NOT_HERE = {"transformList", "transformMap", "transformMapEntry", "existsOne", "sortBy", "reduce", "bind", "fold"}
 LITERALS = {"true", "false", "null"}
 TYPES = {"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"}
 FAMILIES = {"optional", "math", "strings"}  # what stands before the dot in math.greatest(…)
@@ -252,8 +254,11 @@ class Read:
         return None
 
     def _method(self, field: Token, start: int, listed: bool) -> None:
+        if field.text in NOT_HERE:
+            raise SyntaxFault(f"there is no `{field.text}`: lists take map, filter, all, exists and exists_one", field.start)
         if field.text not in BINDS:
-            return self._arguments()
+            self._arguments()
+            return
         if field.text in WALKS and not listed:
             self.walks.append(Walk(start, self._tokens[self._at - 2].start, field.text in SHORT_WALKS))
         self._want("(")

@@ -15,18 +15,33 @@ FUNCTIONS = re.findall(
 )
 OWN = ("sum", "sort", "flatten", "keys", "json")
 KINDS = {
-    "int64": "an integer", "int": "an integer", "uint64": "an unsigned integer", "uint": "an unsigned integer",
-    "double": "a double", "string": "a string", "bool": "a boolean", "null_type": "null", "null": "null", "list": "a list",
-    "map": "an object", "optional": "an optional", "bytes": "bytes", "timestamp": "a timestamp", "duration": "a duration", "type": "a type",
-    "optional_type": "an optional", "dyn": "any value",
-}  # fmt: skip
+    "int64": "an integer",
+    "int": "an integer",
+    "uint64": "an unsigned integer",
+    "uint": "an unsigned integer",
+    "double": "a double",
+    "string": "a string",
+    "bool": "a boolean",
+    "null_type": "null",
+    "list": "a list",
+    "map": "an object",
+    "bytes": "bytes",
+    "timestamp": "a timestamp",
+    "Timestamp": "a timestamp",
+    "duration": "a duration",
+    "Duration": "a duration",
+    "type": "a type",
+    "optional": "an optional",
+    "optional_type": "an optional",
+    "dyn": "any value",
+}
 PLACED = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): ([^\n]*)")
 CODE = re.compile(r"^(?:[A-Z_]+: )+(?:ERROR: )?(?:<input>:-?\d+:-?\d+: )?")
 TOO_LONG = "it is nested too deeply, or one chain in it is too long (about 30 links): work it out in two steps"
 NO_LIST = "only a list can be walked over"
 NO_ORDER = "an object has no order: walk over keys(…) of it"
 
-# the beginning of what the library says -> what durun says; {0} is the first group
+# the beginning of what the library says -> what durun says; {0} is the first group, in durun's word for it
 SAYINGS = [
     (r"durun: (.*)", "{0}"),
     (r"Exceeded max recursion depth|Expression recursion limit|.*recursion limit", TOO_LONG),
@@ -41,8 +56,8 @@ SAYINGS = [
     (r"divide by zero|modulus by zero", "a division by zero"),
     (r".*(?:integer overflow|out of int64 range|invalid int literal)", "an integer has more than 64 bits"),
     (r".*(?:unsigned integer overflow|out of uint64 range|invalid uint literal)", "an unsigned integer is out of its range"),
-    (r"cannot convert string to (\w+)", "a string that is no {0}"),
-    (r"String to (\w+) conversion failed", "a string that is no {0}"),
+    (r"cannot convert string to (\w+)", "a string cannot be read as {0}"),
+    (r"String to (\w+) conversion failed", "a string cannot be read as {0}"),
     (r"optional.none\(\) dereference", "an optional has no value: end it with .orValue(…)"),
     (r"Unable to convert|<built-in method plain_value", "it gives an optional: end it with .orValue(…)"),
     (r"reserved identifier: (\w+)", "`{0}` is a word CEL keeps for itself"),
@@ -122,6 +137,8 @@ def _no_overload(what: str, given: str | None) -> str:
     if what == "<jump_condition>" or what == "_?_:_":
         return "what stands before `?` must be true or false, and what it chooses between of one kind"
     sign = what.replace("@in", "in").replace("math.@", "math.").strip("_").replace("_", "") or what
+    if sign == "[?]":
+        return "`.?` is asked of something that is no object"
     if "null" in kinds:
         return f"null where a value is wanted, in `{sign}`"
     if sorted(kinds) == ["a double", "an integer"]:

@@ -129,10 +129,10 @@ def _shown(value: Json) -> str:
 def _real_path(data: Json, loc: tuple[str | int, ...]) -> tuple[Where, Json]:
     """As much of pydantic's path as the text has; a rule that was written without its list has no number there."""
     path: list[str | int] = []
-    at = data
+    at: Any = data
     for part in loc:
-        if (isinstance(at, dict) and part in at) or (isinstance(at, list) and isinstance(part, int) and part < len(at)):
-            at = at[part]
+        if (isinstance(at, dict) and part in at) or (isinstance(part, int) and isinstance(at, list) and part < len(at)):
+            at = at[part]  # type: ignore[index,unused-ignore]
         elif isinstance(part, int) and not isinstance(at, list):
             continue
         else:
@@ -266,8 +266,8 @@ def _values(data: dict[str, Json], shaped: model.Plan) -> Iterator[Found]:
         short, default, required = input_of(what)
         if problem := schema.fault(short):
             yield Found(("input", name), f"input `{name}`: {problem}{_near_type(what)}")
-        elif not required and (problem := schema.validate(short, default)):
-            yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {problem}")
+        elif not required and (unfit := schema.validate(short, default)):
+            yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
     for name, state in _states(data).items():
         declared = shaped.states[name].output
         if declared is not None and declared.schema_ is not None and (problem := schema.fault(declared.schema_)):
@@ -369,9 +369,9 @@ def _in_source(data: dict[str, Json], path: Where, hole: Hole, names: set[str]) 
     if reading.faults:
         return
     for p in reading.paths:
-        message = _path_fault(data, p.names, names)
-        if message:
-            yield Found(path, message, hole.offset + p.offset)
+        unknown = _path_fault(data, p.names, names)
+        if unknown:
+            yield Found(path, unknown, hole.offset + p.offset)
 
 
 def _path_fault(data: dict[str, Json], path: tuple[str, ...], names: set[str]) -> str | None:

@@ -88,36 +88,44 @@ ENDINGS = {
     for quote in ('"""', "'''", '"', "'")
 }
 RAW_ENDINGS = {quote: re.compile((r".*?" if len(quote) == 3 else r"[^\n]*?") + quote, re.S) for quote in ENDINGS}
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+NEWLINE = re.compile("\n")
 COMMENT_ENDS = re.compile(r"\n|(?=}})")
 
 
 def _closing(text: str, start: int) -> int:
     """Where the `}}` stands that ends the hole whose source begins at `start`."""
-    depth, at = 0, start
+    open_at: list[int] = []
+    at = start
     while found := TURN.search(text, at):
         at = found.end()
         match found.lastgroup:
-            case "raw" | "quote" | "string":
-                raw = found.group("quote")
-                closed = (RAW_ENDINGS[raw] if raw else ENDINGS[found.group()]).match(text, at)
-                if closed is None:
-                    raise SyntaxFault("a string in the expression does not end", found.start())
-                at = closed.end()
+            case "raw" | "string":
+                at = _string_end(text, found)
             case "comment":
                 # it hides quotes and brackets; a `}}` only inside brackets, where that would not end the hole anyway
-                ends = text.find("\n", at) if depth else getattr(COMMENT_ENDS.search(text, at), "end", lambda: -1)()
-                at = ends if ends >= 0 else len(text)
-            case "end" if depth == 0:
+                ends = (NEWLINE if open_at else COMMENT_ENDS).search(text, at)
+                at = ends.end() if ends else len(text)
+            case "end" if not open_at:
                 return found.start()
-            case "end":
-                depth, at = depth - 1, at - 1
             case "open":
-                depth += 1
-            case "close":
-                depth -= 1
-                if depth < 0:
+                open_at.append(found.start())
+            case "end" | "close":
+                if not open_at:
                     raise SyntaxFault("a bracket is closed that was not opened", found.start())
+                if PAIRS[text[open_at[-1]]] != found.group()[0]:
+                    raise SyntaxFault(f"`{text[open_at[-1]]}` is not closed before `{found.group()[0]}`", open_at[-1])
+                open_at.pop()
+                at = found.start() + 1
     raise SyntaxFault("`${{` has no `}}` that ends it", start - 3)
+
+
+def _string_end(text: str, begins: re.Match[str]) -> int:
+    raw = begins.group("quote")
+    closed = (RAW_ENDINGS[raw] if raw else ENDINGS[begins.group()]).match(text, begins.end())
+    if closed is None:
+        raise SyntaxFault("a string in the expression does not end", begins.start())
+    return closed.end()
 
 
 # --- what check asks ---
@@ -243,7 +251,7 @@ class Evaluator:
             return cel.evaluate(program, data)
         except cel.Trouble as e:
             missing = _what_is_missing(read.paths, names, e.key) if e.key is not None else None
-            hint = " (an integer of more than 64 bits counts as an object)" if large and "an object" in str(e) else ""
+            hint = " (an integer of more than 64 bits counts as an object)" if large and "does not take" in str(e) else ""
             raise Unfit(missing or f"{e}{hint}") from None
 
 
@@ -366,7 +374,8 @@ def _text(value: Json, template: Json, limit: int | None = None) -> str:
 
 def _error(source: Json, message: str) -> ExpressionError:
     """The one form of a failure: the expression, and what is so."""
-    return ExpressionError(" ".join(f"`{_short(source)}`: {message}".split()) if source != "" else message)
+    quoted = f"`{_short(source)}`"
+    return ExpressionError(" ".join((message if message.startswith(quoted) else f"{quoted}: {message}").split()))
 
 
 def _kind(value: Json) -> str:
