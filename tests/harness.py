@@ -1,0 +1,137 @@
+"""A driver in this process, whose store and performer can die at any moment, as a process killed with -9 would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from durun.effects.command import Commands
+from durun.effects.locks import driver_alive
+from durun.engine import Engine, World, new_place, real_world
+from durun.machine import decide
+from durun.machine.events import Moment
+from durun.machine.model import Checkpoint, Run, Status, apply
+from durun.machine.walk import json_type
+from durun.outbox import Deliverer
+from durun.plan.digest import canonical_text, digest
+from durun.plan.expressions import Evaluator
+from durun.plan.load import load
+from durun.store.file import File
+from durun.store.runs import Birth, Driver, Store
+
+
+class Died(BaseException):
+    """The driver is gone at this moment."""
+
+
+class Moments:
+    """Counts the moments of a driver, and ends it at one of them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.at, self.seen, self.names = at, 0, []
+
+    def pass_by(self, name: str) -> None:
+        self.names.append(name)
+        if self.seen == self.at:
+            raise Died(name)
+        self.seen += 1
+
+
+class Mortal:
+    """Calls something for real, and may die before or after each of some of its methods."""
+
+    def __init__(self, inner: Any, moments: Moments, methods: set[str]) -> None:
+        self._inner, self._moments, self._methods = inner, moments, methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in self._methods:
+            return found
+
+        def called(*args: Any, **kw: Any) -> Any:
+            self._moments.pass_by(f"before {name}")
+            answer = found(*args, **kw)
+            if name != "receive" or answer:
+                self._moments.pass_by(f"after {name}")
+            else:
+                self._moments.seen -= 1  # nothing happened: that was no moment
+                self._moments.names.pop()
+            return answer
+
+        return called
+
+
+class Driving:
+    """One driver on one run."""
+
+    def __init__(self, folder: Path, *, moments: Moments | None = None, world: World | None = None) -> None:
+        self.path = str(folder / "runs.db")
+        self.world = world or real_world()
+        os.makedirs(self.path + ".d", exist_ok=True)
+        self.commands = Commands(self.path + ".d", new_place())
+        self.file = File(self.path, create=True)
+        self.moments = moments or Moments()
+        self.store: Any = Mortal(Store(self.file), self.moments, {"commit", "create", "take_over"})
+        self.identity = Driver(self.commands.place, os.getpid(), self.world.boot, "here")
+        self.engine: Engine | None = None
+
+    def start(self, text: str, id: str = "run", env: dict[str, str] | None = None, input: Any = None) -> Engine:
+        plan = load(text, "plan.yaml").plan
+        now = self.world.now()
+        first = Evaluator().value(plan["vars"], {"input": input or {}})
+        types = {k: "any" if v is None else json_type(v) for k, v in first.items()}
+        run = Run(id, plan["name"], plan["version"], "ab" * 16, now, Status.RUNNING, None, input or {}, first, env or {}, types)
+        pins = {"env": env or {}, "base": {"PATH": os.environ["PATH"]}, "durun": "test", "host": "here"}
+        birth = Birth(canonical_text(plan), digest(plan), text, "plan.yaml", str(Path(self.path).parent), "bound", pins, 1)
+        moment = Moment(now, self.world.clock(), self.world.boot, self.commands.place, self.world.draw())
+        move = decide.begin(plan, run, moment, Evaluator())
+        held = self.store.create(birth, move, self.identity, now)
+        at = Checkpoint(run)
+        engine = self._engine(held, plan, at)
+        apply(at, move)
+        engine.perform(move)
+        return engine
+
+    def take(self, no: int = 1) -> Engine:
+        alive: Callable[[str], bool] = lambda place: driver_alive(self.path + ".d", place)  # noqa: E731
+        held = self.store.take_over(no, self.identity, alive, self.world.now())
+        return self._engine(held, self.store.pinned(no).plan, self.store.load(no))
+
+    def _engine(self, held: Any, plan: Any, at: Checkpoint) -> Engine:
+        deliverer = Deliverer(self.commands, held.no, self.store.pinned(held.no), self.path, new_place, self.world.boot)
+        performer: Any = Mortal(deliverer, self.moments, {"begin", "receive", "recover"})
+        self.deliverer = deliverer
+        self.engine = Engine(self.store, performer, self.world, plan, Evaluator(), held, at)
+        return self.engine
+
+    def die(self, *, keeper: bool = False, commands: bool = False) -> None:
+        """This driver is gone: its lock and its socket close, and nothing is said to anybody."""
+        groups = children_of(self.commands.pid) if commands else []
+        if keeper:
+            os.kill(self.commands.pid, signal.SIGKILL)
+        for pid in groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        self.commands._socket.close()
+        os.close(self.commands._lock)
+        self.file.close()
+        if keeper:
+            os.waitpid(self.commands.pid, 0)
+
+    def leave(self) -> None:
+        """As a driver leaves that is done."""
+        assert self.engine is not None
+        self.store.let_go(self.engine.held)
+        self.deliverer.close(keep=False)
+        self.file.close()
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
