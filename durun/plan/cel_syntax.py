@@ -74,11 +74,11 @@ class Path(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The range of a macro, source[start:end]; `short`: it may have only so many items."""
+    """What is to be guarded, source[start:end]: the range of a macro, or the value of an object."""
 
     start: int
     end: int
-    short: bool
+    guard: str  # short and long: a list, which may have only so many items or any number; plain: no optional
 
 
 class Operand(NamedTuple):
@@ -86,6 +86,7 @@ class Operand(NamedTuple):
 
     path: int | None = None
     double: bool = False
+    plain: bool = False  # no optional for certain
 
 
 OTHER = Operand()
@@ -120,7 +121,8 @@ class Read:
     """What one expression names. Raises SyntaxFault where it cannot be read.
 
     paths    every path, in the order of the source, without the variables of macros
-    walks    the range of every macro
+    walks    the range of every macro; in a source with optionals also the values of its objects: the library ends the process
+             when an object that holds an optional leaves it
     bare     the fields of an expression that is nothing but a path; else None
     doubles  the paths that meet a double in arithmetic, as in `input.price * 1.2`
     """
@@ -137,6 +139,7 @@ class Read:
         self._at = 0
         self._depth = 0
         self._bound: list[str] = []
+        self._optionals = False
         if not self._tokens:
             raise SyntaxFault("the expression is empty", 0)
         self._expression()
@@ -144,6 +147,8 @@ class Read:
             raise self._unexpected(self._tokens[self._at])
         self.bare = self._as_bare()
         self.paths.sort(key=lambda p: p.offset)
+        if not self._optionals:
+            self.walks = [w for w in self.walks if w.guard != "plain"]
 
     # tokens
 
@@ -161,6 +166,11 @@ class Read:
             raise SyntaxFault("the expression ends too early", self._end)
         self._at += 1
         return self._tokens[self._at - 1]
+
+    def _take_question(self) -> bool:
+        taken = bool(self._take("?"))
+        self._optionals = self._optionals or taken
+        return taken
 
     def _want(self, text: str) -> None:
         if not self._take(text):
@@ -214,7 +224,8 @@ class Read:
         fixed, listed = names is not None, False
         while self._peek(".") or self._peek("["):
             dot = self._next().text == "."
-            if self._take("?") and must is None:
+            asked = self._take_question()
+            if asked and must is None:
                 must = len(names or ())
             method = self._tokens[self._at].text if dot and self._at < len(self._tokens) else ""
             field = self._selected(start, listed) if dot else self._key()
@@ -226,7 +237,7 @@ class Read:
         if names is None:
             return operand
         self.paths.append(Path(tuple(names), start, len(names) if must is None else must))
-        return Operand(len(self.paths) - 1) if fixed else OTHER
+        return Operand(len(self.paths) - 1, plain=must is None) if fixed else OTHER
 
     def _selected(self, start: int, listed: bool) -> str | None:
         """The field after a dot; None where it is a method. `listed`: what stands before the dot is a list for certain."""
@@ -254,13 +265,14 @@ class Read:
         return None
 
     def _method(self, field: Token, start: int, listed: bool) -> None:
+        self._optionals = self._optionals or field.text in ("first", "last")
         if field.text in NOT_HERE:
             raise SyntaxFault(f"there is no `{field.text}`: lists take map, filter, all, exists and exists_one", field.start)
         if field.text not in BINDS:
             self._arguments()
             return
         if field.text in WALKS and not listed:
-            self.walks.append(Walk(start, self._tokens[self._at - 2].start, field.text in SHORT_WALKS))
+            self.walks.append(Walk(start, self._tokens[self._at - 2].start, "short" if field.text in SHORT_WALKS else "long"))
         self._want("(")
         variable = self._next()
         if variable.kind != "name" or variable.text in LITERALS or variable.text in KEPT or variable.text == "in":
@@ -287,9 +299,9 @@ class Read:
         token = self._next()
         match token.kind, token.text:
             case "number", _:
-                return None, Operand(double=bool(DOUBLE.match(token.text)))
+                return None, Operand(double=bool(DOUBLE.match(token.text)), plain=True)
             case "string", _:
-                pass
+                return None, Operand(plain=True)
             case "name", _:
                 return self._name(token), OTHER
             case _, "(":
@@ -297,8 +309,10 @@ class Read:
                 self._want(")")
             case _, "[":
                 self._items("]", pairs=False)
+                return None, Operand(plain=True)
             case _, "{":
                 self._items("}", pairs=True)
+                return None, Operand(plain=True)
             case _:
                 raise self._unexpected(token)
         return None, OTHER
@@ -318,6 +332,7 @@ class Read:
         if token.text in LITERALS or token.text in TYPES or token.text in self._bound:
             return None
         if token.text in FAMILIES and self._peek("."):
+            self._optionals = self._optionals or token.text == "optional"
             return None
         return [token.text]
 
@@ -327,14 +342,21 @@ class Read:
 
     def _items(self, close: str, *, pairs: bool) -> None:
         while not self._take(close):
-            self._take("?")
+            asked = self._take_question()
             self._expression()
             if pairs:
                 self._want(":")
-                self._expression()
+                self._value(asked)
             if not self._take(","):
                 self._want(close)
                 return
+
+    def _value(self, asked: bool) -> None:
+        """The value of a key; after `?` it is an optional that CEL opens, and what is in it cannot be guarded from here."""
+        start = self._tokens[self._at].start if self._at < len(self._tokens) else self._end
+        operand = self._expression()
+        if not operand.plain:
+            self.walks.append(Walk(start, self._tokens[self._at - 1].end, "opened" if asked else "plain"))
 
     def _as_bare(self) -> tuple[str | int, ...] | None:
         """The whole source as names, fields and indexes, if it has nothing else."""
@@ -364,17 +386,22 @@ class Read:
 
 # --- the guards ---
 
-VARIABLE = "durun_v"
 # Everything here is CEL, so that a list is not carried into Python and back: that would cost time and change types.
+# Each guard is a function that is told of what stands there, and gives true or raises.
+V = "durun_v"
 OPEN = "optional.of("
-CLOSE = (
-    f").optMap({VARIABLE}, %s(type({VARIABLE}) == list ? size({VARIABLE}) : type({VARIABLE}) == map ? -1 : -2)"
-    f" ? {VARIABLE} : []).value()"
-)
+LENGTH = f"(type({V}) == list ? size({V}) : type({V}) == map ? -1 : -2) ? {V} : []"
+IS_OPTIONAL = "(type({0}) == type(optional.none()))"
+CLOSES = {
+    "short": f").optMap({V}, durun_short{LENGTH}).value()",
+    "long": f").optMap({V}, durun_long{LENGTH}).value()",
+    "plain": f").optMap({V}, durun_plain{IS_OPTIONAL.format(V)} ? {V} : {V}).value()",
+    "opened": f").optMap({V}, durun_plain(true) ? {V} : {V}).value()",
+}
 
 
 class Guarded(NamedTuple):
-    """A source with a guard around the range of every macro. `marks`: (place in the source, length put in there)."""
+    """A source with its guards. `marks`: (place in the source, length put in there)."""
 
     text: str
     marks: list[tuple[int, int]]
@@ -400,10 +427,10 @@ class Guarded(NamedTuple):
         return offset - added
 
 
-def guarded(source: str, walks: list[Walk], short: str, long: str) -> Guarded:
-    """Puts the functions named `short` and `long` around the ranges; they take a length and give true, or raise."""
+def guarded(source: str, walks: list[Walk]) -> Guarded:
+    """The source with a guard around everything that wants one."""
     # at one place, what closes comes before what opens; of two that close, the inner one first
-    puts = [(w.end, 0, -w.start, CLOSE % (short if w.short else long)) for w in walks]
+    puts = [(w.end, 0, -w.start, CLOSES[w.guard]) for w in walks]
     puts += [(w.start, 1, -w.end, OPEN) for w in walks]
     out, marks, at = [], [], 0
     for where, _, _, text in sorted(puts):

@@ -1,0 +1,194 @@
+"""The database file: born once by however many, refused with its reason, never half migrated."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from durun.errors import StoreUnusable
+from durun.store import file as files
+from durun.store.file import File, file_system, statements
+
+
+def pragma(path: Path, name: str) -> int:
+    db = apsw.Connection(str(path))
+    try:
+        return int(db.execute(f"PRAGMA {name}").fetchall()[0][0])
+    finally:
+        db.close()
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_many_processes_that_make_the_same_file_at_once_all_succeed(tmp_path: Path) -> None:
+    code = "import sys; from durun.store.file import File; f = File(sys.argv[1], create=True); f.close()"
+    for n in range(5):
+        path = tmp_path / f"{n}.db"
+        born = [subprocess.Popen([sys.executable, "-c", code, str(path)], stderr=subprocess.PIPE) for _ in range(8)]
+        for process in born:
+            assert process.wait(60) == 0, process.stderr.read()
+            process.stderr.close()
+        assert pragma(path, "user_version") == files.VERSION
+        db = apsw.Connection(str(path))
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        db.close()
+
+
+def test_the_file_is_in_wal_mode_at_full_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    file = File(str(path), create=True)
+    assert file.db.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    assert file.db.execute("PRAGMA synchronous").fetchall() == [(2,)]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "runs.db-wal").stat().st_mode & 0o777 == 0o600
+    file.close()
+
+
+def test_a_file_of_a_newer_durun_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    File(str(path), create=True).close()
+    db = apsw.Connection(str(path))
+    db.execute(f"PRAGMA user_version={files.VERSION + 1}").fetchall()
+    db.close()
+    before = digest(path)
+    with pytest.raises(StoreUnusable, match="newer durun"):
+        File(str(path), create=True)
+    assert digest(path) == before
+
+
+def test_a_newer_mark_that_is_still_in_the_log_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    File(str(path), create=True).close()
+    db = apsw.Connection(str(path))
+    db.execute(f"PRAGMA user_version={files.VERSION + 1}").fetchall()
+    before = digest(path)
+    with pytest.raises(StoreUnusable, match="newer durun"):
+        File(str(path), create=True)
+    assert digest(path) == before
+    db.close()
+
+
+def test_a_foreign_database_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE t (x)")
+    db.close()
+    before = digest(path)
+    with pytest.raises(StoreUnusable, match="not one of durun"):
+        File(str(path), create=True)
+    assert digest(path) == before
+
+
+@pytest.mark.parametrize("content", [b"hello, this is no database", b"SQLite format 3\0" + b"\xff" * 200, b"x" * 5000])
+def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "runs.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreUnusable):
+        File(str(path), create=True)
+    assert path.read_bytes() == content
+
+
+def test_an_empty_file_is_made_into_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    path.touch()
+    File(str(path), create=True).close()
+    assert pragma(path, "application_id") == files.APPLICATION
+
+
+def test_a_missing_file_is_not_made_by_those_who_only_look(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="there is no database"):
+        File(str(tmp_path / "no.db"), create=False)
+    assert not (tmp_path / "no.db").exists()
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="is no file"):
+        File(str(tmp_path), create=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    File(str(path), create=True).close()
+    os.chown(path, 12345, 12345)
+    with pytest.raises(StoreUnusable, match="another user"):
+        File(str(path), create=True)
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("nfs4", "cifs", "9p", "fuse.sshfs", "virtiofs"):
+        monkeypatch.setattr(files, "file_system", lambda path, kind=kind: kind)
+        with pytest.raises(StoreUnusable, match="network file system"):
+            File(str(tmp_path / "runs.db"), create=True)
+    assert not (tmp_path / "runs.db").exists()
+
+
+def test_the_kind_of_a_file_system_is_read_from_the_mounts(tmp_path: Path) -> None:
+    device = os.stat(tmp_path).st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"22 1 {os.major(device)}:{os.minor(device)} / / rw - nfs4 server:/x rw\n")
+    assert file_system(str(tmp_path), str(mounts)) == "nfs4"
+
+
+def test_a_migration_that_dies_at_any_statement_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = statements(1)
+    assert len(whole) > 10
+    for n in range(len(whole)):
+        path = tmp_path / f"{n}.db"
+        monkeypatch.setattr(files, "statements", lambda version, n=n: [*whole[:n], "no such statement", *whole[n:]])
+        with pytest.raises(apsw.SQLError):
+            File(str(path), create=True)
+        db = apsw.Connection(str(path))
+        assert db.execute("SELECT count(*) FROM sqlite_schema").fetchall() == [(0,)]
+        db.close()
+        monkeypatch.setattr(files, "statements", lambda version: whole)
+        File(str(path), create=True).close()
+        assert pragma(path, "user_version") == 1
+
+
+def test_a_commit_to_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    file = File(str(path), create=True)
+    os.rename(path, tmp_path / "moved.db")
+    with pytest.raises(StoreUnusable, match="is gone"), file.write():
+        pass
+    path.write_bytes(b"")
+    with pytest.raises(StoreUnusable, match="another file"), file.write():
+        pass
+    file.close()
+
+
+def test_nothing_begins_where_little_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = File(str(tmp_path / "runs.db"), create=True)
+    file.room()
+    monkeypatch.setattr(files, "ROOM", 1 << 62)
+    with pytest.raises(StoreUnusable, match="16 MiB"):
+        file.room()
+    file.close()
+
+
+def test_a_busy_file_is_waited_for_and_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "QUIET", 0.05)
+    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    path, said = tmp_path / "runs.db", []
+    one, two = File(str(path), create=True), File(str(path), create=True, say=said.append)
+    with one.write(), pytest.raises(StoreUnusable, match="busy"), two.write():
+        pass
+    assert len(said) == 1 and "another process" in said[0]
+    one.close()
+    two.close()
+
+
+def test_the_views_say_what_a_person_with_sqlite_wants_to_know(tmp_path: Path) -> None:
+    file = File(str(tmp_path / "runs.db"), create=True)
+    for view in ("run", "event", "effect"):
+        assert file.db.execute(f"SELECT * FROM {view}").fetchall() == []
+    file.close()
