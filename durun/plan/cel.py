@@ -71,6 +71,12 @@ def _short_walk(length: int) -> bool:
     return _long_walk(length)
 
 
+def _plain(is_optional: bool) -> bool:
+    if is_optional:
+        raise ValueError("durun: an optional wants .orValue(…)")
+    return True
+
+
 def _sum(items: list[Json]) -> Json:
     kinds = {type(v) for v in _look_at(items)}
     if not kinds <= {int, float}:
@@ -123,6 +129,7 @@ def _functions() -> list[Any]:
     return [
         function("durun_short", (t.INT,), t.BOOL, _short_walk),
         function("durun_long", (t.INT,), t.BOOL, _long_walk),
+        function("durun_plain", (t.BOOL,), t.BOOL, _plain),
         function("sum", (t.LIST,), t.DYN, _sum),
         function("sort", (t.LIST,), t.LIST, _sort),
         function("flatten", (t.LIST,), t.LIST, _flatten),
@@ -149,7 +156,7 @@ class Fault(NamedTuple):
 
 def compile(source: str, read: Read) -> Any | list[Fault]:
     """A program; or what is wrong with the source, each fault with its place in it."""
-    text = guarded(source, read.walks, "durun_short", "durun_long")
+    text = guarded(source, read.walks)
     try:
         return ENVIRONMENT.compile(text.text)
     except TROUBLE as e:

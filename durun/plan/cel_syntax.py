@@ -74,11 +74,11 @@ class Path(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What is to be guarded, source[start:end]: the range of a macro, or the value of an object."""
+    """What is to be guarded, source[start:end]: the range of a macro, or what is put into a list or object."""
 
     start: int
     end: int
-    guard: str  # short and long: a list, which may have only so many items or any number; plain: no optional
+    guard: str  # short, long: a list, of so many items or any number; plain: no optional; opened: none in the optional of `{?k: …}`
 
 
 class Operand(NamedTuple):
@@ -121,8 +121,8 @@ class Read:
     """What one expression names. Raises SyntaxFault where it cannot be read.
 
     paths    every path, in the order of the source, without the variables of macros
-    walks    the range of every macro; in a source with optionals also the values of its objects: the library ends the process
-             when an object that holds an optional leaves it
+    walks    the range of every macro; in a source with optionals also what is put into lists and objects: the library may end
+             the process when one that holds an optional leaves it
     bare     the fields of an expression that is nothing but a path; else None
     doubles  the paths that meet a double in arithmetic, as in `input.price * 1.2`
     """
@@ -148,7 +148,7 @@ class Read:
         self.bare = self._as_bare()
         self.paths.sort(key=lambda p: p.offset)
         if not self._optionals:
-            self.walks = [w for w in self.walks if w.guard != "plain"]
+            self.walks = [w for w in self.walks if w.guard in ("short", "long")]
 
     # tokens
 
@@ -279,8 +279,11 @@ class Read:
             raise SyntaxFault(f"{field.text} wants a name here, as in `list.{field.text}(x, …)`", variable.start)
         self._own(variable)
         self._bound.append(variable.text)
+        first, last = self._at, OTHER
         while self._take(","):
-            self._expression()
+            first, last = self._at, self._expression()
+        if field.text == "map" and not last.plain and first < self._at:
+            self._put_in(first, "plain")
         self._want(")")
         self._bound.pop()
 
@@ -343,20 +346,22 @@ class Read:
     def _items(self, close: str, *, pairs: bool) -> None:
         while not self._take(close):
             asked = self._take_question()
-            self._expression()
             if pairs:
+                self._expression()
                 self._want(":")
-                self._value(asked)
+            self._value(asked)
             if not self._take(","):
                 self._want(close)
                 return
 
     def _value(self, asked: bool) -> None:
-        """The value of a key; after `?` it is an optional that CEL opens, and what is in it cannot be guarded from here."""
-        start = self._tokens[self._at].start if self._at < len(self._tokens) else self._end
-        operand = self._expression()
-        if not operand.plain:
-            self.walks.append(Walk(start, self._tokens[self._at - 1].end, "opened" if asked else "plain"))
+        """What is put into a list or object; `asked`: after a `?`, where it is an optional that CEL opens."""
+        first = self._at
+        if not self._expression().plain:
+            self._put_in(first, "opened" if asked else "plain")
+
+    def _put_in(self, first: int, guard: str) -> None:
+        self.walks.append(Walk(self._tokens[first].start, self._tokens[self._at - 1].end, guard))
 
     def _as_bare(self) -> tuple[str | int, ...] | None:
         """The whole source as names, fields and indexes, if it has nothing else."""
@@ -389,14 +394,14 @@ class Read:
 # Everything here is CEL, so that a list is not carried into Python and back: that would cost time and change types.
 # Each guard is a function that is told of what stands there, and gives true or raises.
 V = "durun_v"
-OPEN = "optional.of("
 LENGTH = f"(type({V}) == list ? size({V}) : type({V}) == map ? -1 : -2) ? {V} : []"
-IS_OPTIONAL = "(type({0}) == type(optional.none()))"
-CLOSES = {
-    "short": f").optMap({V}, durun_short{LENGTH}).value()",
-    "long": f").optMap({V}, durun_long{LENGTH}).value()",
-    "plain": f").optMap({V}, durun_plain{IS_OPTIONAL.format(V)} ? {V} : {V}).value()",
-    "opened": f").optMap({V}, durun_plain(true) ? {V} : {V}).value()",
+PLAIN = f"({V}, durun_plain(type({V}) == type(optional.none())) ? {V} : {V})"
+# kind -> what opens it and what closes it
+GUARDS = {
+    "short": ("optional.of(", f").optMap({V}, durun_short{LENGTH}).value()"),
+    "long": ("optional.of(", f").optMap({V}, durun_long{LENGTH}).value()"),
+    "plain": ("optional.of(", f").optMap{PLAIN}.value()"),
+    "opened": ("(", f").optMap{PLAIN}"),
 }
 
 
@@ -430,8 +435,8 @@ class Guarded(NamedTuple):
 def guarded(source: str, walks: list[Walk]) -> Guarded:
     """The source with a guard around everything that wants one."""
     # at one place, what closes comes before what opens; of two that close, the inner one first
-    puts = [(w.end, 0, -w.start, CLOSES[w.guard]) for w in walks]
-    puts += [(w.start, 1, -w.end, OPEN) for w in walks]
+    puts = [(w.end, 0, -w.start, GUARDS[w.guard][1]) for w in walks]
+    puts += [(w.start, 1, -w.end, GUARDS[w.guard][0]) for w in walks]
     out, marks, at = [], [], 0
     for where, _, _, text in sorted(puts):
         out += [source[at:where], text]

@@ -33,6 +33,9 @@ KINDS = {
     "type": "a type",
     "optional": "an optional",
     "optional_type": "an optional",
+    "*opaque*": "an optional",
+    "google.protobuf.Timestamp": "a timestamp",
+    "google.protobuf.Duration": "a duration",
     "dyn": "any value",
 }
 PLACED = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): ([^\n]*)")
@@ -52,20 +55,23 @@ SAYINGS = [
     (r"expression of type '([^']*)' cannot be the operand of a select", "a field is asked of {0}, which is no object"),
     (r"Invalid container type: '(.*)'", "`[ ]` is asked of {0}, which is no list or object"),
     (r"Index error: index=(-?\d+) size=(\d+)", "the list has {1} items and none at {0}"),
-    (r"Index error: expected integer type, got (\w+)", "a list is asked for an item by {0}; that takes an integer"),
+    (r"Index error: expected integer type, got (\S+)", "a list is asked for an item by {0}; that takes an integer"),
     (r"divide by zero|modulus by zero", "a division by zero"),
-    (r".*(?:integer overflow|out of int64 range|invalid int literal)", "an integer has more than 64 bits"),
     (r".*(?:unsigned integer overflow|out of uint64 range|invalid uint literal)", "an unsigned integer is out of its range"),
+    (r".*(?:integer overflow|out of int64 range|invalid int literal)", "an integer has more than 64 bits"),
     (r"cannot convert string to (\w+)", "a string cannot be read as {0}"),
     (r"String to (\w+) conversion failed", "a string cannot be read as {0}"),
     (r"optional.none\(\) dereference", "an optional has no value: end it with .orValue(…)"),
-    (r"Unable to convert|<built-in method plain_value", "it gives an optional: end it with .orValue(…)"),
+    (r"Unable to convert|.* returned a result with an exception set", "it gives an optional: end it with .orValue(…)"),
     (r"reserved identifier: (\w+)", "`{0}` is a word CEL keeps for itself"),
     (r"Invalid (?:string|bytes) literal: (?:Illegal escape sequence: )?(.*)", "a string is not written right: {0}"),
     (r"Syntax error: token recognition error at: '(.*)'", "`{0}` cannot be read"),
     (r"Syntax error: (?:extraneous|mismatched) input '(.*?)' expecting", "`{0}` is not expected here"),
     (r"Syntax error: no viable alternative at input '(.*)'", "it cannot be read after `{0}`"),
     (r"has\(\) argument must be", "has takes a field, as in has(vars.x)"),
+    (r"expected type 'optional_type\(.*\)' but found '(.*)'", "`?` wants an optional, as in {{?'a': x.?a}}, not {0}"),
+    (r"Invalid map key type", "the keys of an object must be strings"),
+    (r"Type conversion error from '(.*)' to '(.*)'", "{0} cannot be read as {1}"),
     (r"duplicate key in map", "an object has the same key twice"),
     (r"malformed UTF-8", "bytes that are no UTF-8"),
     (r".*'utf-8' codec", "text with half a surrogate cannot be used"),
@@ -112,7 +118,7 @@ def in_our_words(message: str) -> str:
     for begins, ours in SAYINGS:
         found = re.match(begins, line)
         if found:
-            return ours.format(*(KINDS.get(word, word) for word in found.groups()))
+            return ours.format(*(_kind(word) for word in found.groups()))
     return " ".join(line.split())[:300]
 
 
@@ -160,5 +166,4 @@ def _parted(given: str) -> list[str]:
 
 
 def _kind(name: str) -> str:
-    head = name.split("(")[0]
-    return KINDS.get(head, name)
+    return KINDS.get(name) or KINDS.get(re.split(r"\(.*\)$", name)[0], name)

@@ -8,12 +8,16 @@ would have without a crash, or a person was asked and answers by what the ledger
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from harness import Died, Driving, Moments
 
+from durun.engine import real_world
 from durun.machine.events import Resolve
 from durun.machine.model import Phase, Status
 
@@ -176,3 +180,66 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
         except OSError:
             continue
     assert not left
+
+
+def test_a_request_in_the_socket_of_a_dead_driver_is_begun_once_by_the_next(tmp_path: Path) -> None:
+    """The first keeper is stopped with the request unread; the second driver begins it; then the first goes on."""
+    ledger = tmp_path / "ledger"
+    first = Driving(tmp_path)
+    os.kill(first.commands.pid, signal.SIGSTOP)
+    first.start(PLAN, env={"LEDGER": str(ledger)})
+    first.die()
+    second = Driving(tmp_path)
+    engine = second.take()
+    engine.recover()
+    os.kill(first.commands.pid, signal.SIGCONT)
+    engine.drive()
+    second.leave()
+    assert os.waitpid(first.commands.pid, 0)[1] == 0
+    assert engine.at.run.status is Status.SUCCEEDED and words(ledger) == WORDS
+
+
+def test_after_another_boot_an_end_that_was_noted_is_taken(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    first = Driving(tmp_path)
+    first.start(PLAN, env={"LEDGER": str(ledger)})
+    journal = Path(f"{first.path}.d/{first.commands.place}/journal")
+    while journal.read_bytes().count(b"\n") < 3:
+        time.sleep(0.01)
+    first.die(keeper=True, commands=True)
+    second = Driving(tmp_path, world=real_world()._replace(boot="another boot"))
+    engine = second.take()
+    engine.drive()
+    second.leave()
+    assert engine.at.run.status is Status.SUCCEEDED and words(ledger) == WORDS
+
+
+@pytest.mark.parametrize("gone", ["journal", "place"])
+def test_where_the_notes_are_gone_the_effect_is_in_doubt(tmp_path: Path, gone: str) -> None:
+    ledger = tmp_path / "ledger"
+    first = Driving(tmp_path)
+    first.start(PLAN, env={"LEDGER": str(ledger)})
+    first.die(keeper=True, commands=True)
+    place = Path(first.path + ".d") / first.commands.place
+    if gone == "journal":
+        (place / "journal").unlink()
+    else:
+        shutil.rmtree(place)
+    second = Driving(tmp_path)
+    engine = second.take()
+    engine.drive()
+    assert (engine.at.run.status, engine.at.run.reason) == (Status.BLOCKED, "in_doubt")
+    second.leave()
+
+
+def test_an_intent_of_another_boot_is_in_doubt_though_no_note_says_that_it_began(tmp_path: Path) -> None:
+    """Notes are not synced, so after a reboot a missing one proves nothing."""
+    first = Driving(tmp_path)
+    os.kill(first.commands.pid, signal.SIGSTOP)
+    first.start(PLAN, env={"LEDGER": str(tmp_path / "ledger")})
+    first.die(keeper=True)
+    second = Driving(tmp_path, world=real_world()._replace(boot="another boot"))
+    engine = second.take()
+    engine.drive()
+    assert (engine.at.run.status, engine.at.run.reason) == (Status.BLOCKED, "in_doubt")
+    second.leave()
