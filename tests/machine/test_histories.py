@@ -131,6 +131,7 @@ def learn(at: Checkpoint, event: Any, outside: Outside) -> None:
         outside.begun[where] = ["not" if b == "unsure" else b for b in outside.begun.get(where, [])]
     elif isinstance(event, Resolve) and event.how == "retry":
         outside.allowed.add(where)
+        outside.begun[where] = ["not" if b == "unsure" else b for b in outside.begun.get(where, [])]
 
 
 def watch(plan: Any, at: Checkpoint, move: Any, outside: Outside) -> None:
