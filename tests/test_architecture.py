@@ -1,0 +1,123 @@
+"""The rooms, held by a look at the syntax trees: imports go one way, and each outside door has one room."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import durun
+
+ROOT = Path(durun.__file__).parent
+FILES = sorted(p for p in ROOT.rglob("*.py") if "templates" not in p.parts)
+
+# a room may import itself and these
+MAY = {
+    "errors": set(),
+    "plan": {"errors"},
+    "machine": {"errors", "plan"},
+    "store": {"errors", "plan", "machine"},
+    "effects": {"errors", "plan", "machine"},
+    "outbox": {"errors", "plan", "machine", "store", "effects"},
+    "engine": {"errors", "plan", "machine", "store", "effects", "outbox"},
+    "render": {"errors", "plan", "machine", "store"},
+    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "engine", "render"},
+}
+DOORS = {
+    "apsw": ("store",),
+    "ruamel": ("plan/load",),
+    "pydantic": ("plan/model", "plan/check", "plan/form"),
+    "cel_expr_python": ("plan/cel",),
+    "jsonschema_rs": ("plan/schema",),
+    "typer": ("cli",),
+    "rich": ("render", "cli"),
+    "subprocess": ("effects",),
+    "sqlite3": (),
+}
+HEAVY = ("plan.load", "plan.check", "plan.model", "plan.form")  # only cli may import these: a driver that resumes does not
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").as_posix()
+
+
+def imports(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_imports_go_one_way(path: Path) -> None:
+    room = place(path).split("/")[0]
+    if room in ("__init__", "__main__"):
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "durun" and len(parts) > 1 and (ROOT / parts[1]).exists() | (ROOT / f"{parts[1]}.py").exists():
+            assert parts[1] == room or parts[1] in MAY[room], f"{place(path)} imports {name}"
+            if name.removeprefix("durun.") in HEAVY:
+                assert room in ("cli", "plan"), f"{place(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_each_outside_door_has_one_room(path: Path) -> None:
+    for name in imports(path):
+        rooms = DOORS.get(name.split(".")[0])
+        if rooms is not None:
+            assert any(place(path).startswith(room) for room in rooms), f"{place(path)} imports {name}"
+
+
+def test_the_machine_reads_no_clock_file_or_chance() -> None:
+    for path in FILES:
+        if place(path).startswith("machine/"):
+            bad = {"time", "random", "subprocess", "socket", "threading", "asyncio", "logging"} & {n.split(".")[0] for n in imports(path)}
+            assert not bad, f"{place(path)} imports {bad}"
+            assert "open(" not in path.read_text()
+
+
+def test_the_keeper_imports_nothing_that_is_not_built_in_or_a_c_module() -> None:
+    allowed = {"__future__", "_signal", "binascii", "errno", "fcntl", "marshal", "posix", "select", "sys", "time", "typing", "typing.Any"}
+    names = set(imports(ROOT / "effects" / "keeper.py"))
+    assert {n for n in names if not n.startswith("__future__")} <= allowed
+
+
+def loaded_by(*words: str) -> set[str]:
+    code = (
+        "import sys; sys.argv = ['durun', *%r]\n"
+        "from durun.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, sep='\\n', file=sys.stderr)"
+    ) % (list(words),)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return set(done.stderr.split())
+
+
+def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp_path: Path) -> None:
+    db = str(tmp_path / "runs.db")
+    plan = tmp_path / "p.yaml"
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {pass: {}, next: succeeded}}\n")
+    subprocess.run([sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], check=True, capture_output=True)
+    for words in (["ls"], ["show", "x"], ["wait", "x"], ["history", "x"], ["ls", "--json"]):
+        loaded = loaded_by(*words, "--db", db)
+        assert "apsw" in loaded, words
+        heavy = {"typer", "click", "pydantic", "ruamel.yaml", "cel_expr_python", "rich", "jsonschema_rs"} & loaded
+        assert not heavy, (words, heavy)
+
+
+def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_expressions(tmp_path: Path) -> None:
+    db = str(tmp_path / "runs.db")
+    plan = tmp_path / "p.yaml"
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['false'], next: succeeded}}\n")
+    subprocess.run([sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], capture_output=True, check=False)
+    loaded = loaded_by("resume", "x", "--db", db)
+    assert "durun.engine" in loaded
+    assert not {"typer", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs"} & loaded
