@@ -5,7 +5,7 @@ Rules:
 - what it says is turned into durun's words, and a place in the guarded source into a place in the plan's
 - it is handed data that `cel_data.handed` has been over, and what it gives goes through `cel_data.taken`
 
-Importing this module loads the library (40 ms): only what evaluates or checks more than a path does.
+Importing this module loads the library (about 12 ms and 16 MiB): only what evaluates or checks more than a path does.
 """
 
 from __future__ import annotations

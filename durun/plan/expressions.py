@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -148,8 +147,14 @@ def inspect(source: str) -> Reading:
     return Reading(known, faults, read.doubles)
 
 
+def _nearest(name: str, there: Sequence[str]) -> list[str]:
+    import difflib  # only where something is wrong
+
+    return difflib.get_close_matches(name, there, 1)
+
+
 def _unknown_name(name: str) -> str:
-    near = difflib.get_close_matches(name, NAMES, 1)
+    near = _nearest(name, NAMES)
     return f"`{name}` is no name here" + (f"; did you mean `{near[0]}`?" if near else f": there are {', '.join(NAMES)}")
 
 
@@ -301,7 +306,7 @@ def _missing(path: Sequence[str | int], n: int, at: Names) -> str:
         if not at.get("visits"):
             return f"`{whole}` is not there: the state was never visited"
         return f"`{whole}` is not there: the state has not ended" + (", or ended in an error" if name == "output" else "")
-    near = difflib.get_close_matches(name, [k for k in at if isinstance(k, str)], 1) if n else []
+    near = _nearest(name, [k for k in at if isinstance(k, str)]) if n else []
     return f"`{whole}` is not there" + (f"; did you mean `{_spelt([*path[:n], near[0]])}`?" if near else "")
 
 
