@@ -19,7 +19,7 @@ from durun.plan.canonical import Plan
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File, make_folder
-from durun.store.runs import Birth, Driver, Held, Pinned, Store
+from durun.store.runs import Birth, Driver, Exists, Held, Pinned, Store
 
 Json = Any
 
@@ -53,7 +53,10 @@ def start(
         existing = d.store.id_of(run.id) if id is not None else None
         if existing is not None:
             return _again(d, existing, birth, run.id, no_wait=no_wait, json=json)
-        return d.begin(loaded.plan, birth, run._replace(types=types), no_wait=no_wait, json=json)
+        try:
+            return d.begin(loaded.plan, birth, run._replace(types=types), no_wait=no_wait, json=json)
+        except Exists as e:  # somebody gave the same id a moment before
+            return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, json=json)
 
 
 def text_of(plan: str) -> bytes:

@@ -92,7 +92,11 @@ class File:
             self.db.execute(f"PRAGMA {pragma}").fetchall()
 
     def _birth_or_migrate(self) -> None:
-        self._refuse_foreign()
+        self.db.execute("BEGIN")  # one view of all three marks: another process may be giving birth to the file now
+        try:
+            self._refuse_foreign()
+        finally:
+            self.db.execute("COMMIT")
         self.db.execute("PRAGMA synchronous=EXTRA").fetchall()
         self._to_wal()
         self.db.execute("BEGIN IMMEDIATE")

@@ -55,6 +55,14 @@ class Driver(NamedTuple):
     host: str
 
 
+class Exists(Exception):
+    """A run with this id is there already."""
+
+    def __init__(self, id: str, no: int, bound_to: str) -> None:
+        super().__init__(id)
+        self.no, self.bound_to = no, bound_to
+
+
 class Held(NamedTuple):
     """The right to write a run."""
 
@@ -94,9 +102,12 @@ class Store:
     # birth
 
     def create(self, birth: Birth, move: Move, driver: Driver | None, now: int) -> Held:
-        """The plan, the run, its position and its first intent, in one transaction."""
+        """The plan, the run, its position and its first intent, in one transaction. Raises Exists."""
         run = move.run
         with self.file.write() as db:
+            there = rows(db, "SELECT no, bound_to FROM runs WHERE id = ?", (run.id,))
+            if there:
+                raise Exists(run.id, there[0][0], there[0][1])
             db.execute(
                 "INSERT OR IGNORE INTO plans (digest, canonical, source) VALUES (?, ?, ?)",
                 (birth.plan_digest, birth.plan_text, birth.source),
