@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from durun.errors import Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
 
-Json = Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
 EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
 
 

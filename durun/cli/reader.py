@@ -6,11 +6,13 @@ goes to typer, which is built over the same functions.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 COMMANDS = {
     "start": "drive", "resume": "drive",
@@ -23,7 +25,7 @@ SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
 
 def function(name: str) -> Callable[..., int]:
     """The function of a command."""
-    module = importlib.import_module(f"durun.cli.{COMMANDS[name]}")
+    module = __import__(f"durun.cli.{COMMANDS[name]}", fromlist=["durun"])
     found: Callable[..., int] = getattr(module, name.replace(" ", "_"))
     return found
 

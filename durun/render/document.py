@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from durun.plan.units import show_moment
 from durun.store.read import Summary
 
-Json = Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
 
 RUN_KINDS = (
     "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",

@@ -5,11 +5,13 @@ Whatever comes from outside is shown with its control characters made visible: n
 
 from __future__ import annotations
 
-from typing import Any
-
 from durun.plan.units import show_duration, show_moment
 
-Json = Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Json = Any
 
 
 def plain(text: Json) -> str:

@@ -12,17 +12,18 @@ Rules:
 from __future__ import annotations
 
 import os
-import random
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import apsw
 
-from durun.errors import Refusal, StoreUnusable
+from durun.errors import StoreUnusable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing and contextlib cost an `ls` more than its query
+    from collections.abc import Callable
+    from typing import Any
 
 APPLICATION = 0x6475726E  # "durn"
 VERSION = 1
@@ -81,7 +82,7 @@ class File:
             self._say(f"another process is writing to {self.path}; waiting up to {PATIENCE:.0f} s")
         if waited > PATIENCE:
             return False
-        time.sleep(random.uniform(0.0005, 0.004))
+        time.sleep(0.0005 + os.urandom(1)[0] / 73_000)  # up to 4 ms, by chance
         return True
 
     def _ready(self) -> None:
@@ -129,23 +130,14 @@ class File:
                 pass
             if time.monotonic() > end:
                 raise StoreUnusable(f"{self.path} is busy: another process has held it for {PATIENCE:.0f} s")
-            time.sleep(random.uniform(0.0005, 0.01))
+            time.sleep(0.0005 + os.urandom(1)[0] / 27_000)
 
-    @contextmanager
-    def write(self) -> Iterator[apsw.Connection]:
+    def write(self) -> Write:
         """One transaction: all of it, or nothing. Raises StoreUnusable."""
-        self._same_file()
-        with failing(self.path):
-            self.db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.db
-                self.db.execute("COMMIT")
-            except BaseException:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
-                raise
+        self.same_file()
+        return Write(self)
 
-    def _same_file(self) -> None:
+    def same_file(self) -> None:
         try:
             there = os.stat(self.path)
         except OSError as e:
@@ -160,23 +152,62 @@ class File:
             raise StoreUnusable(f"less than 16 MiB is free on the disk of {self.path}: nothing is begun; free some, then resume")
 
 
-@contextmanager
-def failing(path: str) -> Iterator[None]:
+def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """All rows a query gives; none is left open."""
+    return list(db.execute(sql, values))
+
+
+class Write:
+    """A transaction that is committed where its block ends well, and rolled back where it does not."""
+
+    def __init__(self, file: File) -> None:
+        self._db, self._failing = file.db, failing(file.path)
+
+    def __enter__(self) -> apsw.Connection:
+        with self._failing:
+            self._db.execute("BEGIN IMMEDIATE")
+        return self._db
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
+        with self._failing:
+            try:
+                if error is not None:
+                    raise error
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+
+
+class failing:
     """Turns what SQLite says into durun's words."""
-    try:
-        yield
-    except Refusal:
-        raise
-    except apsw.BusyError:
-        raise StoreUnusable(f"{path} is busy: another process has held it for {PATIENCE:.0f} s") from None
-    except apsw.FullError:
-        raise StoreUnusable(f"the disk of {path} is full: nothing more is begun; free some, then resume") from None
-    except (apsw.CorruptError, apsw.NotADBError):
-        raise StoreUnusable(f"{path} is damaged, or no database: restore a backup") from None
-    except (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError):
-        raise StoreUnusable(f"{path} cannot be opened for writing: look at its owner, its mode and its folder") from None
-    except (apsw.IOError, apsw.ProtocolError) as e:
-        raise StoreUnusable(f"{path} cannot be used: {e}") from None
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        said = None if error is None else in_our_words(self._path, error)
+        if said is not None:
+            raise StoreUnusable(said) from None
+
+
+def in_our_words(path: str, error: BaseException) -> str | None:
+    """What an error of SQLite means for a person, or None where it is none, or a bug of ours."""
+    match error:
+        case apsw.BusyError():
+            return f"{path} is busy: another process has held it for {PATIENCE:.0f} s"
+        case apsw.FullError():
+            return f"the disk of {path} is full: nothing more is begun; free some, then resume"
+        case apsw.CorruptError() | apsw.NotADBError():
+            return f"{path} is damaged, or no database: restore a backup"
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
+            return f"{path} cannot be opened for writing: look at its owner, its mode and its folder"
+        case apsw.IOError() | apsw.ProtocolError():
+            return f"{path} cannot be used: {error}"
+    return None
 
 
 def refuse_by_marks(path: str, version: int, application: int, *, empty: bool) -> None:

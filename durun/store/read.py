@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 from durun.errors import NoSuchRun
-from durun.store.file import File
-from durun.store.runs import rows
+from durun.store.file import File, rows
 
-Json = Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
+    from collections.abc import Callable
+    from typing import Any
 
-OPEN = "('running', 'waiting', 'blocked', 'paused', 'compensating')"
+    Json = Any
+
+OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at"
 
 
-class Summary(NamedTuple):
+class Summary:
     """A run in a list; `status` is what a person should see: interrupted where nobody drives what moves."""
 
+    __slots__ = tuple(SUMMARY.split(", "))
     no: int
     id: str
     name: str
@@ -34,6 +35,16 @@ class Summary(NamedTuple):
     created_at: int
     updated_at: int
     ended_at: int | None
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        for name, value in zip(self.__slots__, row, strict=True):
+            setattr(self, name, value)
+
+
+def _value(text: str | None) -> Json:
+    import json
+
+    return None if text is None else json.loads(text)
 
 
 def number(file: File, id: str) -> int:
@@ -59,7 +70,8 @@ def listed(
     file: File, alive: Callable[[str], bool], *, statuses: list[str], plan: str | None, limit: int, everything: bool
 ) -> list[Summary]:
     """Runs, the newest first: those in flight and the last `limit` that ended, or all."""
-    where, values = ["1"], []
+    where: list[str] = ["1"]
+    values: list[str] = []
     if plan is not None:
         where.append("name = ?")
         values.append(plan)
@@ -72,8 +84,8 @@ def listed(
     if everything:
         found = rows(file.db, f"{sql} ORDER BY no DESC", tuple(values))
     else:
-        flying = rows(file.db, f"{sql} AND status IN {OPEN}", tuple(values))
-        ended = rows(file.db, f"{sql} AND status NOT IN {OPEN} ORDER BY no DESC LIMIT ?", (*values, limit))
+        flying = rows(file.db, f"{sql} AND {OPEN}", tuple(values))
+        ended = rows(file.db, f"{sql} AND NOT ({OPEN}) ORDER BY no DESC LIMIT ?", (*values, limit))
         found = sorted(flying + ended, key=lambda r: -r[0])
     seen = _seen(found, alive)
     return [s for s in seen if s.status in statuses] if statuses else seen
@@ -84,12 +96,12 @@ def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Su
     asked: dict[str | None, bool] = {None: False}
     out = []
     for row in found:
-        s = Summary(*row)
+        s = Summary(row)
         if s.status in ("running", "compensating"):
             if s.driver not in asked:
                 asked[s.driver] = alive(str(s.driver))
             if not asked[s.driver]:
-                s = s._replace(status="interrupted")
+                s.status = "interrupted"
         out.append(s)
     return out
 
@@ -101,13 +113,13 @@ def details(file: File, no: int) -> dict[str, Json]:
     row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
     out = dict(zip(names.split(", "), row, strict=True))
     for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel"):
-        out[name] = None if out[name] is None else json.loads(out[name])
+        out[name] = _value(out[name])
     out["positions"] = [
         dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
         for r in rows(db, "SELECT scope, state, visit, phase, effect, due, data FROM positions WHERE run = ? ORDER BY scope", (no,))
     ]
     for p in out["positions"]:
-        p["data"] = json.loads(p["data"])
+        p["data"] = _value(p["data"])
     out["effects"] = effects(file, no, 200)
     return out
 
@@ -118,7 +130,7 @@ def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
     found = rows(file.db, f"SELECT {', '.join(names)} FROM effects WHERE run = ? ORDER BY no DESC LIMIT ?", (no, limit))
     out = [dict(zip(names, r, strict=True)) for r in reversed(found)]
     for e in out:
-        e["error"] = None if e["error"] is None else json.loads(e["error"])
+        e["error"] = _value(e["error"])
     return out
 
 
@@ -126,14 +138,14 @@ def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:
     """The rows of a run's history after a number."""
     names = ("no", "at", "kind", "scope", "state", "visit", "attempt", "data")
     found = rows(file.db, f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no > ? ORDER BY no", (no, after))
-    return [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": json.loads(r[-1])} for r in found]
+    return [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in found]
 
 
 def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
     """(whether there is one, the output) of a run, or of a state of it by path."""
     if state is None:
         text = rows(file.db, "SELECT output FROM runs WHERE no = ?", (no,))[0][0]
-        return text is not None, None if text is None else json.loads(text)
+        return text is not None, _value(text)
     scope, _, name = state.rpartition(".")
     sql = (
         "SELECT s.ended AND s.error IS NULL, coalesce(s.output, e.output) FROM states s"
@@ -142,7 +154,7 @@ def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
     found = rows(file.db, sql, (no, scope, name))
     if not found:
         return False, None
-    return bool(found[0][0]), None if found[0][1] is None else json.loads(found[0][1])
+    return bool(found[0][0]), _value(found[0][1])
 
 
 def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:

@@ -17,7 +17,7 @@ from durun.errors import Held as HeldByAnother
 from durun.errors import Superseded
 from durun.machine.model import Checkpoint, Effect, Move, Phase, Position, Run, StateRow, Status
 from durun.plan.digest import canonical_text
-from durun.store.file import File
+from durun.store.file import File, rows
 
 Json = Any
 
@@ -77,11 +77,6 @@ class Note(NamedTuple):
     kind: str
     data: Json
     by: str
-
-
-def rows(db: apsw.Connection, sql: str, values: tuple[Json, ...] = ()) -> list[tuple[Any, ...]]:
-    """All rows a query gives; none is left open."""
-    return list(db.execute(sql, values))
 
 
 def text_of(value: Json) -> str | None:
