@@ -34,7 +34,13 @@ class Program:
         return path
 
     def __call__(
-        self, *args: Any, exit: int | None = 0, input: str | None = None, env: dict[str, str] | None = None, limit: float = 60, **more: Any
+        self,
+        *args: Any,
+        exit: int | None = 0,
+        input: str | None = None,
+        env: dict[str, str] | None = None,
+        limit: float = 60,
+        **more: Any,
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*COMMAND, *map(str, args)], cwd=more.pop("cwd", self.folder), env={**self.env, **(env or {})}, input=input,
@@ -88,7 +94,9 @@ class Program:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 with contextlib.suppress(OSError):
-                    if (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX" and mark in (entry / "environ").read_bytes():
+                    if (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX" and mark in (
+                        entry / "environ"
+                    ).read_bytes():
                         found.append(int(entry.name))
         return found
 

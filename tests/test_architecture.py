@@ -78,13 +78,28 @@ def test_each_outside_door_has_one_room(path: Path) -> None:
 def test_the_machine_reads_no_clock_file_or_chance() -> None:
     for path in FILES:
         if place(path).startswith("machine/"):
-            bad = {"time", "random", "subprocess", "socket", "threading", "asyncio", "logging"} & {n.split(".")[0] for n in imports(path)}
+            bad = {"time", "random", "subprocess", "socket", "threading", "asyncio", "logging"} & {
+                n.split(".")[0] for n in imports(path)
+            }
             assert not bad, f"{place(path)} imports {bad}"
             assert "open(" not in path.read_text()
 
 
 def test_the_keeper_imports_nothing_that_is_not_built_in_or_a_c_module() -> None:
-    allowed = {"__future__", "_signal", "binascii", "errno", "fcntl", "marshal", "posix", "select", "sys", "time", "typing", "typing.Any"}
+    allowed = {
+        "__future__",
+        "_signal",
+        "binascii",
+        "errno",
+        "fcntl",
+        "marshal",
+        "posix",
+        "select",
+        "sys",
+        "time",
+        "typing",
+        "typing.Any",
+    }
     names = set(imports(ROOT / "effects" / "keeper.py"))
     assert {n for n in names if not n.startswith("__future__")} <= allowed
 
@@ -105,7 +120,9 @@ def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp
     db = str(tmp_path / "runs.db")
     plan = tmp_path / "p.yaml"
     plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {pass: {}, next: succeeded}}\n")
-    subprocess.run([sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], check=True, capture_output=True
+    )
     for words in (["ls"], ["show", "x"], ["wait", "x"], ["history", "x"], ["ls", "--json"]):
         loaded = loaded_by(*words, "--db", db)
         assert "apsw" in loaded, words
@@ -117,7 +134,9 @@ def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_
     db = str(tmp_path / "runs.db")
     plan = tmp_path / "p.yaml"
     plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['false'], next: succeeded}}\n")
-    subprocess.run([sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], capture_output=True, check=False)
+    subprocess.run(
+        [sys.executable, "-m", "durun", "start", str(plan), "--id", "x", "-q", "--db", db], capture_output=True, check=False
+    )
     loaded = loaded_by("resume", "x", "--db", db)
     assert "durun.engine" in loaded
     assert not {"typer", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs"} & loaded

@@ -1,6 +1,6 @@
 """Data that comes from outside: strict JSON, with a bound on its depth, and nothing in it that SQLite or CEL would cut.
 
-Standard library only; nothing here recurses with the data.
+Standard library only; nothing here recurses with the data, and nothing takes longer than its length allows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 Json = Any
 
 DEEPEST = 100
+DIGITS = 10_000  # of one integer; reading and writing one takes time by the square of its length
 if hasattr(sys, "set_int_max_str_digits"):
     sys.set_int_max_str_digits(0)  # an integer keeps every digit
+# a string that does not end runs to the end of the text: looked at once, not once more from each quote inside it
+MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.S)
 
 
 def clean(value: Json) -> None:
@@ -54,9 +57,10 @@ def read_json(raw: str | bytes) -> Json:
         raise ValueError(f"it is no UTF-8 at byte {e.start}") from None
     _shallow(text)
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_integer, parse_float=_number)
     except json.JSONDecodeError as e:
-        raise ValueError(f"{e.msg} at line {e.lineno} column {e.colno}") from None
+        said = e.msg[:1].lower() + e.msg[1:]
+        raise ValueError(f"{said} at line {e.lineno} column {e.colno}") from None
     clean(value)
     return value
 
@@ -67,7 +71,7 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key!r} is given twice")
+                raise ValueError(f"the key {key[:60]!r} is given twice")
             seen.add(key)
     return found
 
@@ -76,12 +80,25 @@ def _no_constant(word: str) -> Json:
     raise ValueError(f"{word} is not JSON")
 
 
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a number has more than {DIGITS} digits")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return value
+
+
 def _shallow(text: str) -> None:
     """Raises where brackets outside strings lie too deep, before a parser could run out of stack."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
     depth = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text, re.S):
+    for found in MARKS.finditer(text):
         sign = found.group()
         if sign in "[{":
             depth += 1

@@ -1,20 +1,27 @@
 """What a person may write: the shapes of a plan, as frozen pydantic models. A word is added to the language here.
 
-What belongs to the language but is not built yet is known by name and refused as "not yet", never ignored.
+- what belongs to the language but is not built yet is known by name and refused as "not yet", never ignored
+- a key that is given nothing (`timeout:` and no more) is a fault: left out and empty are not the same
+- a value says what is wrong with it in durun's words; where it stands, `load` knows
 """
 
 from __future__ import annotations
 
+import difflib
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, Tag
 
-from durun.plan.units import duration
+from durun.plan.units import SPELLING, duration, moment
 
 Json = Any
 
+T = TypeVar("T")
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAN_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 NO_NAMES = ("in", "true", "false", "null")
@@ -41,12 +48,49 @@ BUILT_IN = (
 
 
 def not_yet(word: str) -> str:
-    return f"`{word}` belongs to the language, but this durun does not have it yet"
+    return f"`{word}` is part of the language, but this durun does not have it yet"
+
+
+def nearest(word: Json, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or nothing."""
+    near = difflib.get_close_matches(str(word)[:64], list(known)[:500], 1, 0.6)  # more would take long
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def shown(value: Json) -> str:
+    """A value in a message: what it is, or the start of it."""
+    match value:
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+    text = str(value)
+    return f"`{text if len(text) <= 40 else text[:37] + '…'}`"
+
+
+# --- values ---
+
+
+def _something(value: Json) -> Json:
+    if value is None:
+        raise ValueError("nothing is given here: give a value, or leave the key out")
+    return value
 
 
 def _text(value: Json) -> Json:
     if not isinstance(value, str):
-        raise ValueError("a text is wanted here; put it in quotes")
+        wanted = "a text is wanted here"
+        raise ValueError(f"{wanted}, not {shown(value)}" + ("; put it in quotes" if isinstance(value, bool | int | float) else ""))
+    return value
+
+
+def _filled(value: str) -> str:
+    if not value.strip():
+        raise ValueError("this text is empty")
     return value
 
 
@@ -54,7 +98,7 @@ def _duration(value: Json) -> Json:
     """Milliseconds; a text with an expression stays what it is."""
     if isinstance(value, str):
         return value if "${{" in value else duration(value)
-    raise ValueError(f"`{value}` is no duration; write 250ms, 30s, 5m, 2h, 7d or 1h30m")
+    raise ValueError(f"{shown(value)} is no duration; {SPELLING}")
 
 
 def _fixed_duration(value: Json) -> Json:
@@ -63,30 +107,55 @@ def _fixed_duration(value: Json) -> Json:
     return _duration(value)
 
 
+def _longer(value: Json) -> Json:
+    if value == 0:
+        raise ValueError("a duration of nothing has no sense here")
+    return value
+
+
+def _leave(value: Json) -> Json:
+    """`idempotent`: a boolean, or how long the far side remembers the key."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _longer(_fixed_duration(value))
+    raise ValueError(f"true, false or a duration such as 24h is wanted here, not {shown(value)}")
+
+
+def _number(value: Json) -> Json:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"a number is wanted here, not {shown(value)}")
+    if not 1 <= value <= 1000:
+        raise ValueError(f"a number from 1 to 1000 is wanted here, not {shown(value)}")
+    return float(value)
+
+
 def _error_name(value: str) -> str:
     if value in BUILT_IN or ":" in value:
-        raise ValueError(f"`{value}` is a name durun gives itself; take one of your own")
+        raise ValueError(f"{shown(value)} is a name durun gives itself; take one of your own")
     if not ERROR_NAME.fullmatch(value):
-        raise ValueError(f"`{value}` is no name of an error: letters, digits, `_`, `.` and `-`, a letter first")
+        raise ValueError(f"{shown(value)} is no name of an error: letters, digits, `_`, `.` and `-`, a letter first")
     return value
 
 
 def matcher(value: Json) -> str:
     """A matcher in its one spelling: `"*"` is any, killed:SIGKILL is killed:KILL."""
     if not isinstance(value, str):
-        raise ValueError("the name of an error is wanted here")
+        raise ValueError(f"the name of an error is wanted here, not {shown(value)}")
     if value in ("*", "any"):
         return "any"
+    if value == "run_timeout":
+        raise ValueError("`run_timeout` is never caught: `on_error` says what follows")
     family, _, rest = value.partition(":")
     if not rest and (ERROR_NAME.fullmatch(value) or value in BUILT_IN):
         return value
-    if family == "exit" and re.fullmatch(r"\d{1,3}", rest) and int(rest) <= 255:
+    if family == "exit" and re.fullmatch(r"[0-9]{1,3}", rest) and int(rest) <= 255:
         return f"exit:{int(rest)}"
     if family == "killed" and re.fullmatch(r"[A-Z0-9]+", rest):
         return f"killed:{rest.removeprefix('SIG')}"
-    if family == "http" and re.fullmatch(r"[1-5](\d\d|xx)", rest):
+    if family == "http" and re.fullmatch(r"[1-5]([0-9][0-9]|xx)", rest):
         return value
-    raise ValueError(f"`{value}` is no name of an error: such as exit:1, killed:TERM, timeout, any, or one of your own")
+    raise ValueError(f"{shown(value)} is no name of an error: such as exit:1, killed:TERM, timeout, any, or one of your own")
 
 
 def _not_in_doubt(value: list[str]) -> list[str]:
@@ -112,12 +181,16 @@ def _argv_or_script(value: Json) -> Json:
         if not value.strip():
             raise ValueError("the script is empty")
         return value
-    if isinstance(value, list) and value:
-        for word in value:
-            if isinstance(word, dict | list) or word is None:
-                raise ValueError("the words of a command are texts, numbers or booleans")
-        return value
-    raise ValueError("a command is a list of words, or a text for the shell")
+    if not isinstance(value, list) or not value:
+        raise ValueError(
+            f"a command is a list of words, or a text for the shell, not {'an empty list' if value == [] else shown(value)}"
+        )
+    if value[0] == "":
+        raise ValueError("the name of the command is empty")
+    for n, word in enumerate(value):
+        if isinstance(word, dict | list) or word is None:
+            raise ValueError(f"the words of a command are texts, numbers or booleans: word {n + 1} is {shown(word)}")
+    return value
 
 
 def _schema(value: Json) -> Json:
@@ -129,54 +202,47 @@ def _schema(value: Json) -> Json:
     return value
 
 
-def _names(value: dict[str, Json]) -> dict[str, Json]:
-    for name in value:
-        if not NAME.fullmatch(name) or name in NO_NAMES:
-            raise ValueError(f"`{name}` is no name: small letters, digits and `_`, a letter first, at most 64")
-    return value
-
-
-def _variables(value: dict[str, Json]) -> dict[str, Json]:
-    for name, given in value.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"`{name}` is no name of an environment variable")
-        if name.startswith("DURUN_"):
-            raise ValueError(f"`{name}`: names that begin with DURUN_ are durun's")
-        if given is None or isinstance(given, list | dict):
-            raise ValueError(f"`{name}` must be a text, a number or a boolean")
-    return value
-
-
+Maybe = Annotated[T | None, BeforeValidator(_something)]  # may be left out, may not be empty
 Text = Annotated[str, BeforeValidator(_text)]
+Filled = Annotated[Text, AfterValidator(_filled)]
 Span = Annotated[int | str, BeforeValidator(_duration)]
+Limit = Annotated[int | str, AfterValidator(_longer), BeforeValidator(_duration)]
 FixedSpan = Annotated[int, BeforeValidator(_fixed_duration)]
+FixedLimit = Annotated[int, AfterValidator(_longer), BeforeValidator(_fixed_duration)]
 Matcher = Annotated[str, BeforeValidator(matcher)]
 Matchers = Annotated[list[Matcher], BeforeValidator(_a_list), Field(min_length=1)]
-Values = Annotated[dict[str, Json], AfterValidator(_names)]
-Env = Annotated[dict[str, Json], AfterValidator(_variables)]
-Codes = Annotated[list[Annotated[StrictInt, Field(ge=0, le=255)]], BeforeValidator(_a_list), Field(min_length=1)]
+Values = dict[str, Json]
+Env = dict[str, Json]
+Code = Annotated[StrictInt, Field(ge=0, le=255)]
+Codes = Annotated[list[Code], BeforeValidator(_a_list), Field(min_length=1)]
 Command = Annotated[Json, BeforeValidator(_argv_or_script)]
-Leave = Annotated[StrictBool | FixedSpan, Field()]
+Leave = Annotated[bool | int, BeforeValidator(_leave)]
+Shell = Literal["sh", "bash"]
+Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Rule(Shape):
     on: Annotated[Matchers, AfterValidator(_not_in_doubt)] = ["any"]
-    max_attempts: Annotated[StrictInt, Field(ge=1)] | None = None
-    max_elapsed: FixedSpan | None = None
+    max_attempts: Maybe[Count] = None
+    max_elapsed: Maybe[FixedLimit] = None
     initial_interval: FixedSpan = 1000
-    backoff: Annotated[float, Field(ge=1, le=1000, strict=False)] = 2
+    backoff: Annotated[float, BeforeValidator(_number)] = 2
     max_interval: FixedSpan = 60_000
     jitter: Literal["full", "none"] = "full"
 
 
 def _rules(value: Json) -> Json:
-    if value in (0, False):
-        raise ValueError("leave `retry` out: without it nothing is retried")
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"`retry` is a rule such as {{max_attempts: 3}}, or a list of rules, not {shown(value)}; left out, nothing is retried"
+        )
+    return [value]
 
 
 Rules = Annotated[list[Rule], BeforeValidator(_rules)]
@@ -197,44 +263,48 @@ class Probe(Shape):
     run: Command
     yes: Codes = [0]
     no: Codes = [1]
-    shell: Literal["sh", "bash"] | None = None
-    timeout: Span | None = None
-    retry: Rules | None = None
-    idempotent: StrictBool | FixedSpan | None = None
+    shell: Maybe[Shell] = None
+    timeout: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
+    idempotent: Maybe[Leave] = None
     env: Env = {}
-    cwd: Text | None = None
+    cwd: Maybe[Filled] = None
     stdin: Json = None
 
 
 class Poll(Shape):
-    until: Text
-    every: Span = 5000
-    times: Annotated[StrictInt, Field(ge=1)] = 1
-    lasts: Span = Field(alias="for")
+    until: Filled
+    every: Limit = 5000
+    times: Count = 1
+    lasts: Limit = Field(alias="for")
 
 
 class Line(Shape):
-    when: Text | None = None
+    when: Maybe[Filled] = None
     next: Text
-
-
-class At(Shape):
-    at: Text
 
 
 class Fail(Shape):
     error: Annotated[Text, AfterValidator(_error_name)]
-    message: Text | None = None
+    message: Maybe[Text] = None
     data: Json = None
 
 
-def _wait(value: Json) -> Json:
-    return value if isinstance(value, dict) else {"lasts": value}
+def _time(value: str) -> str:
+    if "${{" not in value:
+        moment(value)
+    return value
 
 
-class Wait(Shape):
-    lasts: Span | None = None
-    at: Text | None = None
+class At(Shape):
+    at: Annotated[Text, AfterValidator(_time)]
+
+
+# the parts in brackets name the ways a value may be written; they are no part of its place
+Wait = Annotated[
+    Annotated[Span, Tag("(lasts)")] | Annotated[At, Tag("(at)")],
+    Discriminator(lambda value: "(at)" if isinstance(value, dict) else "(lasts)"),
+]
 
 
 class Nothing(Shape):
@@ -242,48 +312,60 @@ class Nothing(Shape):
 
 
 class State(Shape):
-    description: Text | None = None
-    next: Text | None = None
+    description: Maybe[Text] = None
+    next: Maybe[Text] = None
     catch: list[Catch] = []
-    timeout: Span | None = None
-    heartbeat: Span | None = None
-    retry: Rules | None = None
-    idempotent: StrictBool | FixedSpan | None = None
-    key: Text | None = None
-    probe: Probe | None = None
+    timeout: Maybe[Limit] = None
+    heartbeat: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
+    idempotent: Maybe[Leave] = None
+    key: Maybe[Filled] = None
+    probe: Maybe[Probe] = None
     assign: Values = {}
     output: Annotated[Output | None, BeforeValidator(_output)] = None
     env: Env = {}
-    cwd: Text | None = None
+    cwd: Maybe[Filled] = None
     stdin: Json = None
-    expect: Codes | None = None
-    shell: Literal["sh", "bash"] | None = None
-    poll: Poll | None = None
-    max_visits: Annotated[StrictInt, Field(ge=1)] = 10_000
+    expect: Maybe[Codes] = None
+    shell: Maybe[Shell] = None
+    poll: Maybe[Poll] = None
+    max_visits: Count = 10_000
     run: Command = None
-    wait: Annotated[Wait | None, BeforeValidator(_wait)] = None
-    choice: Annotated[list[Line] | None, Field(min_length=1)] = None
+    wait: Maybe[Wait] = None
+    choice: Maybe[Annotated[list[Line], Field(min_length=1)]] = None
     pass_: Nothing | None = Field(default=None, alias="pass")
-    fail: Fail | None = None
+    fail: Maybe[Fail] = None
 
 
 class Defaults(Shape):
-    timeout: Span | None = None
-    heartbeat: Span | None = None
-    retry: Rules | None = None
+    timeout: Maybe[Limit] = None
+    heartbeat: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
     env: Env = {}
-    cwd: Text | None = None
-    shell: Literal["sh", "bash"] | None = None
-    idempotent: StrictBool | FixedSpan | None = None
+    cwd: Maybe[Filled] = None
+    shell: Maybe[Shell] = None
+    idempotent: Maybe[Leave] = None
+
+
+def _variable(value: str) -> str:
+    if not VARIABLE.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no name of an environment variable")
+    return value
 
 
 class Pins(Shape):
-    env: list[Text] = []
+    env: list[Annotated[Text, AfterValidator(_variable)]] = []
 
 
 def _plan_name(value: str) -> str:
     if not PLAN_NAME.fullmatch(value):
-        raise ValueError(f"`{value}` is no name of a plan: small letters, digits and `-`, a letter first, at most 64")
+        raise ValueError(f"{shown(value)} is no name of a plan: small letters, digits and `-`, a letter first, at most 64")
+    return value
+
+
+def _language(value: Json) -> Json:
+    if isinstance(value, bool) or not isinstance(value, int) or value != 1:
+        raise ValueError(f"this durun reads version 1 of the language: `durun: 1`, not {shown(value)}")
     return value
 
 
@@ -291,15 +373,15 @@ def _stop(value: Json) -> Json:
     if value == "compensate":
         raise ValueError(not_yet("compensate"))
     if value != "stop":
-        raise ValueError("`stop` or `compensate` is wanted here")
+        raise ValueError(f"`stop` or `compensate` is wanted here, not {shown(value)}")
     return value
 
 
 class Plan(Shape):
-    durun: Literal[1]
+    durun: Annotated[int, BeforeValidator(_language)]
     name: Annotated[Text, AfterValidator(_plan_name)]
-    version: Text | None = None
-    description: Text | None = None
+    version: Maybe[Filled] = None
+    description: Maybe[Text] = None
     input: Values = {}
     vars: Values = {}
     pins: Pins = Pins()
@@ -308,7 +390,7 @@ class Plan(Shape):
     defaults: Defaults = Defaults()
     output: Json = None
     start: Text
-    states: Annotated[dict[str, State], AfterValidator(_names), Field(min_length=1)]
+    states: Annotated[dict[str, State], Field(min_length=1)]
 
 
 # which keys fit which kind, beside description, next, catch, assign and max_visits
@@ -323,3 +405,15 @@ FITS = {
     "fail": {"fail"},
 }  # fmt: skip
 ALWAYS = {"description", "max_visits"}
+# why a key does not fit a kind, where there is more to say
+WHY = {
+    ("wait", "retry"): "a timer does not fail",
+    ("wait", "timeout"): "a wait for a time is over when that time has come",
+    ("wait", "heartbeat"): "a timer gives no sign of life",
+    ("wait", "poll"): "a poll repeats a command",
+    ("choice", "next"): "each of its lines has one",
+    ("fail", "next"): "it ends the run",
+    ("fail", "catch"): "it is the end: what it raises goes to whoever watches the run",
+    ("fail", "assign"): "it ends the run",
+    ("pass", "output"): "it has none: it only assigns",
+}

@@ -1,8 +1,13 @@
-"""JSON Schema: what an input or an output must look like. Remote references are refused; nothing is fetched."""
+"""JSON Schema: what an input or an output must look like.
+
+- remote references are refused; nothing is fetched
+- an integer is a number without a point: 1.0 is none, since an expression tells the two apart
+- a word that is no word of JSON Schema but looks like one is a fault: JSON Schema itself would ignore it
+"""
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +17,16 @@ from durun.plan.data import clean, read_json
 from durun.plan.digest import canonical_text
 
 Json = Any
+DRAFTS = ("2020-12/schema", "2019-09/schema", "draft-07/schema", "draft-06/schema", "draft-04/schema")
+WORDS = (
+    "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength",
+    "pattern", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "contains", "maxContains",
+    "minContains", "maxProperties", "minProperties", "required", "properties", "patternProperties", "additionalProperties",
+    "propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "allOf",
+    "anyOf", "oneOf", "not", "if", "then", "else", "format", "contentEncoding", "contentMediaType", "contentSchema", "definitions",
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "id", "$anchor", "$ref",
+    "$defs", "$comment", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary",
+)  # fmt: skip
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 
 
@@ -19,26 +34,54 @@ def fault(schema: Json) -> str | None:
     """What is wrong with a schema, or None."""
     import jsonschema_rs
 
-    if not isinstance(schema, dict | bool):
+    if isinstance(schema, bool):
+        return None
+    if schema is None:
+        return "there is no type: write any, or 'null' in quotes"
+    if not isinstance(schema, dict):
         return "a schema is an object, or one of the words " + ", ".join((*TYPES, "any"))
-    remote = _remote(schema)
-    if remote is not None:
-        return f"the reference {remote!r} leads outside the plan"
+    problem = _word(schema) or _remote(schema)
+    if problem is not None:
+        return problem
     try:
         jsonschema_rs.validator_for(schema)
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as e:
-        return str(e).split("\n")[0]
+    except (ValueError, jsonschema_rs.ReferencingError) as e:
+        said = str(e).split("\n")[0].rstrip(":")
+        return f"this is no schema: {said[:200]}"
     return None
 
 
+def _word(schema: dict[str, Json]) -> str | None:
+    """A type that is none, or a word that is misspelt, at the top of a schema."""
+    given = schema.get("type", [])
+    for kind in given if isinstance(given, list) else [given]:
+        if kind not in TYPES:
+            said = f"`{kind}` is no type" if isinstance(kind, str) else "a type is a word"
+            return f"{said}{_near(str(kind), (*TYPES, 'any')) or ': there are ' + ', '.join((*TYPES, 'any'))}"
+    for word in schema:
+        if word not in WORDS and not word.startswith("x-") and (near := _near(word, WORDS)):
+            return f"`{word}` is no word of a schema{near}"
+    return None
+
+
+def _near(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word[:100], list(known), 1, 0.75)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
 def _remote(schema: Json) -> str | None:
+    draft = schema.get("$schema")
+    if draft is not None and not (isinstance(draft, str) and draft.rstrip("#").endswith(DRAFTS)):
+        return f"`$schema` names no draft of JSON Schema: {str(draft)[:100]}"
     todo = [schema]
     while todo:
         at = todo.pop()
         if isinstance(at, dict):
             for word in ("$ref", "$dynamicRef", "$recursiveRef"):
                 if isinstance(at.get(word), str) and not at[word].startswith("#"):
-                    return str(at[word])
+                    return f"the reference {at[word][:100]!r} leads outside the plan"
             todo += at.values()
         elif isinstance(at, list):
             todo += at
@@ -54,30 +97,22 @@ def _validator(text: str) -> Any:
 
 def validate(schema: Json, value: Json) -> str | None:
     """The first problem of a value, or None."""
-    plain = _by_type(schema, value)
-    if plain is not None:
-        return plain or None
+    if schema == {} or schema is True:
+        return None
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    if isinstance(wanted, str):
+        found = kind(value)
+        if found != wanted and (wanted, found) != ("number", "integer"):
+            return f"{_shown(value)} is not of the type {wanted}"
+        if len(schema) == 1:
+            return None
     error = next(iter(_validator(canonical_text(schema)).iter_errors(value)), None)
     if error is None:
         return None
     where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
     said = str(error.message).split("\n")[0]
+    said = said if len(said) <= 300 else said[:297] + "…"
     return f"{where.lstrip('.')}: {said}" if where else said
-
-
-def _by_type(schema: Json, value: Json) -> str | None:
-    """The answer for a schema that is a bare type: '' where it fits; None where more is to be asked."""
-    if schema == {}:
-        return ""
-    if set(schema) != {"type"} or not isinstance(schema["type"], str):
-        return None
-    wanted = schema["type"]
-    found = kind(value)
-    if found == wanted or (wanted == "number" and found == "integer"):
-        return ""
-    if wanted == "integer" and isinstance(value, float) and value.is_integer():
-        return None
-    return f"{_shown(value)} is not of the type {wanted}"
 
 
 def kind(value: Json) -> str:
@@ -110,8 +145,7 @@ def input_values(plan: Plan, given: Json) -> dict[str, Json]:
     declared, problems = plan["input"], []
     for name in given:
         if name not in declared:
-            near = difflib.get_close_matches(name, declared, 1)
-            problems.append(f"input `{name}` is not one of the plan" + (f"; did you mean `{near[0]}`?" if near else ""))
+            problems.append(f"input `{name[:80]}` is not one of the plan{_near(name, declared)}")
     values: dict[str, Json] = {}
     for name, what in declared.items():
         if name in given:
@@ -145,9 +179,11 @@ def read_input(plan: Plan, name: str, text: str) -> Json:
     wanted = what["schema"].get("type") if isinstance(what["schema"], dict) else None
     if wanted == "string":
         return text
+    textual = wanted is None or (isinstance(wanted, list) and "string" in wanted)
     try:
-        return read_json(text)
+        value = read_json(text)
     except ValueError as e:
-        if wanted is None or (isinstance(wanted, list) and "string" in wanted):
+        if textual:
             return text
-        raise PlanRefused(f"input `{name}`: {text!r} is no {wanted}: {e}") from None
+        raise PlanRefused(f"input `{name}`: {_shown(text)} is no {wanted}: {e}") from None
+    return text if textual and validate(what["schema"], value) and not validate(what["schema"], text) else value

@@ -247,7 +247,9 @@ def test_without_keeper_what_lives_is_seen_by_its_group(driver: Driver) -> None:
 
 
 def test_without_keeper_what_left_its_group_is_seen_by_its_output(driver: Driver) -> None:
-    driver.begin("a", sys.executable, "-S", "-c", "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(60)", capture=True)
+    driver.begin(
+        "a", sys.executable, "-S", "-c", "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(60)", capture=True
+    )
     end = driver.report()
     assert isinstance(end, End)
     begun = Begun("a", None, 0.0, 0.0, "1.out", "1.err")
@@ -379,7 +381,9 @@ def test_a_request_in_the_socket_of_a_dead_driver_is_begun_once(tmp_path: Path, 
     assert begun_by_old == 0 if stopped else True
 
 
-def test_a_keeper_that_stands_still_inside_its_gate_is_reported_not_overrun(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_stands_still_inside_its_gate_is_reported_not_overrun(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
     from durun.effects import notes as module

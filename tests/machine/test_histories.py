@@ -24,16 +24,24 @@ def states(draw: Any, n: int) -> dict[str, Any]:
     kind = draw(st.sampled_from(["run", "run", "run", "wait", "pass", "choice"]))
     state: dict[str, Any] = {"max_visits": draw(st.integers(1, 6))}
     if kind == "choice":
-        state["choice"] = [{"when": draw(st.sampled_from(["visit == 1", "vars.n > 2", "false"])), "next": draw(targets)}, {"next": draw(targets)}]
+        state["choice"] = [
+            {"when": draw(st.sampled_from(["visit == 1", "vars.n > 2", "false"])), "next": draw(targets)},
+            {"next": draw(targets)},
+        ]
     else:
         state |= {"wait": {"wait": "1m"}, "pass": {"pass": {}}, "run": {"run": ["x"]}}[kind]
         state["next"] = draw(targets)
         state["assign"] = draw(st.sampled_from([{}, {"n": "${{ vars.n + 1 }}"}, {"n": "${{ states.a.output }}"}]))
-    state["catch"] = [{"on": on, "next": draw(targets)} for on in draw(st.lists(st.sampled_from(ERRORS), max_size=2, unique_by=str))]
+    state["catch"] = [
+        {"on": on, "next": draw(targets)} for on in draw(st.lists(st.sampled_from(ERRORS), max_size=2, unique_by=str))
+    ]
     state["catch"].sort(key=lambda c: c["on"] == ["any"])
     if kind == "run":
         if draw(st.booleans()):
-            state["retry"] = {"max_attempts": draw(st.integers(1, 4)), "on": draw(st.sampled_from([["any"], ["exit"], ["timeout"]]))}
+            state["retry"] = {
+                "max_attempts": draw(st.integers(1, 4)),
+                "on": draw(st.sampled_from([["any"], ["exit"], ["timeout"]])),
+            }
         state["idempotent"] = draw(st.sampled_from([False, False, True, "1h"]))
         if draw(st.booleans()):
             state["probe"] = {"run": ["y"]}
@@ -105,7 +113,9 @@ def happenings(at: Checkpoint) -> list[Any]:
         found += [Due("")] * 6
     for no in (p.asking or p.effect,):
         if no is not None and no in at.effects and at.effects[no].status == "begin" and p.phase in (Phase.ACTING, Phase.PROBING):
-            ends = [Ended(no, s, w, stdout=b"7") for s, w in ((0, ""), (0, ""), (1, ""), (-9, ""), (-15, "timeout"), (-2, "leaving"))]
+            ends = [
+                Ended(no, s, w, stdout=b"7") for s, w in ((0, ""), (0, ""), (1, ""), (-9, ""), (-15, "timeout"), (-2, "leaving"))
+            ]
             found += [*ends, *ends, CouldNotStart(no, 2, "program"), Lost(no, "x"), Lost(no, "x"), Moved(no)]
     if p.phase in (Phase.DOUBT, Phase.LOST, Phase.FAILED):
         found += [Resolve(how, output=7, has_output=True) for how in ("happened", "retry", "fail")] * 3

@@ -99,7 +99,9 @@ def test_the_table_in_the_docs_of_the_rules_is_this_one() -> None:
     heads = [h.strip() for h in lines[0].strip("|").split("|")][1:]
     for line in lines[2:]:
         phase, *cells = [c.strip() for c in line.strip("|").split("|")]
-        said = {name for head, cell in zip(heads, cells, strict=True) if cell for name in head.split(", ") if cell != "where paused"}
+        said = {
+            name for head, cell in zip(heads, cells, strict=True) if cell for name in head.split(", ") if cell != "where paused"
+        }
         assert said == ALLOWED[Phase(phase)], phase
 
 
@@ -199,7 +201,9 @@ def test_three_doubts_in_one_visit_are_blocked_though_the_state_may_be_repeated(
 
 
 def test_a_doubt_that_is_caught_goes_where_the_catch_says() -> None:
-    plan = plan_of(a={"run": ["x"], "catch": [{"on": ["in_doubt"], "next": "b"}], "next": "succeeded"}, b={"wait": "1h", "next": "failed"})
+    plan = plan_of(
+        a={"run": ["x"], "catch": [{"on": ["in_doubt"], "next": "b"}], "next": "succeeded"}, b={"wait": "1h", "next": "failed"}
+    )
     at, _ = first(plan)
     apply(at, decide(plan, at, Lost(1, "killed"), NOW, Evaluator()))
     assert at.positions[""].state == "b" and at.run.error["name"] == "in_doubt"
@@ -264,7 +268,13 @@ def test_an_idempotent_duration_ends() -> None:
 
 def test_a_var_keeps_the_type_of_its_first_value() -> None:
     plan, faults, _ = read(
-        {"durun": 1, "name": "t", "vars": {"n": 1}, "start": "a", "states": {"a": {"pass": {}, "assign": {"n": "x"}, "next": "succeeded"}}}
+        {
+            "durun": 1,
+            "name": "t",
+            "vars": {"n": 1},
+            "start": "a",
+            "states": {"a": {"pass": {}, "assign": {"n": "x"}, "next": "succeeded"}},
+        }
     )
     at, _ = first(plan, vars={"n": 1}, types={"n": "integer"})
     assert at.run.error["name"] == "vars_invalid"
@@ -273,7 +283,13 @@ def test_a_var_keeps_the_type_of_its_first_value() -> None:
 def test_all_values_of_one_assign_see_the_vars_as_they_were() -> None:
     assign = {"a": "${{ vars.b }}", "b": "${{ vars.a }}"}
     plan, _, _ = read(
-        {"durun": 1, "name": "t", "vars": {"a": 1, "b": 2}, "start": "s", "states": {"s": {"pass": {}, "assign": assign, "next": "succeeded"}}}
+        {
+            "durun": 1,
+            "name": "t",
+            "vars": {"a": 1, "b": 2},
+            "start": "s",
+            "states": {"s": {"pass": {}, "assign": assign, "next": "succeeded"}},
+        }
     )
     at, _ = first(plan, vars={"a": 1, "b": 2}, types={"a": "integer", "b": "integer"})
     assert at.run.vars == {"a": 2, "b": 1}

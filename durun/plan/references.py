@@ -1,0 +1,440 @@
+"""What a plan names: where its states lead, and what its expressions read. Works on plain data that may be wrong in any way.
+
+- what is certain to fail is a fault; what fails only on some ways is a warning
+- a path is held against what is declared: inputs, vars, states, the schemas of inputs and outputs; where nothing is declared
+  nothing is said
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from durun.plan import model, schema
+from durun.plan.canonical import ENDS
+from durun.plan.expressions import Hole, Path, Reading, SyntaxFault, inspect, split
+from durun.plan.form import input_of, schema_of, type_of
+from durun.plan.model import nearest
+
+Json = Any
+Where = tuple[str | int, ...]
+
+
+class Found(NamedTuple):
+    """A fault at a path of the plan: at its value, `offset` characters inside it, or at its key."""
+
+    path: Where
+    message: str
+    offset: int = 0
+    key: bool = False
+
+
+ROOTS = frozenset({"input", "vars", "error", "states", "run", "pins"})
+ENTERED = ROOTS | {"visit"}
+ACTING = ENTERED | {"key"}
+LATER_NAMES = {"item", "index", "secrets"}
+RUN_FIELDS = ("id", "name", "version", "started_at")
+ERROR_FIELDS = ("name", "message", "state", "visit", "attempt", "exit", "status", "output", "stderr")
+SEEN = ("output", "error", "visits", "exit")
+
+
+def mapping(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def states_of(data: dict[str, Json]) -> dict[str, dict[str, Json]]:
+    return {name: mapping(state) for name, state in mapping(data.get("states")).items()}
+
+
+# --- where states lead ---
+
+
+class Way(NamedTuple):
+    path: Where
+    target: str
+    caught: bool  # by a catch: the state has no output then
+
+
+def ways(state: dict[str, Json], name: str) -> Iterator[Way]:
+    at = ("states", name)
+    if isinstance(state.get("next"), str):
+        yield Way((*at, "next"), state["next"], False)
+    for word in ("choice", "catch"):
+        for n, line in enumerate(items(state.get(word))):
+            target = mapping(line).get("next")
+            if isinstance(target, str):
+                yield Way((*at, word, n, "next"), target, word == "catch")
+
+
+def targets(data: dict[str, Json]) -> Iterator[Found]:
+    states = states_of(data)
+    start = data.get("start")
+    if isinstance(start, str) and states and start not in states:
+        yield Found(("start",), f"`{start}` is no state of this plan{nearest(start, states)}")
+    for name, state in states.items():
+        if name in ENDS:
+            yield Found(("states", name), f"`{name}` is a built-in end, no name for a state", key=True)
+        for way in ways(state, name):
+            if way.target == "compensated":
+                yield Found(way.path, model.not_yet("compensated"))
+            elif way.target not in states and way.target not in ENDS:
+                yield Found(way.path, f"`{way.target}` is no state of this plan{nearest(way.target, [*states, *ENDS[:2]])}")
+
+
+def reach(data: dict[str, Json]) -> Iterator[Found]:
+    """States that nothing leads to."""
+    states, start = states_of(data), data.get("start")
+    if not isinstance(start, str) or start not in states:
+        return
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name in states and name not in seen:
+            seen.add(name)
+            todo += [way.target for way in ways(states[name], name)]
+    for name in states:
+        if name not in seen:
+            yield Found(("states", name), f"state `{name}` is never reached from `{start}`", key=True)
+
+
+def rounds(data: dict[str, Json]) -> Iterator[Found]:
+    """Rings of `pass` that nothing but `max_visits` ends."""
+    states = states_of(data)
+    done: set[str] = set()
+    for name in states:
+        walked: dict[str, None] = {}
+        at: Json = name
+        while isinstance(at, str) and at in states and at not in walked and at not in done and _only_passes(states[at]):
+            walked[at] = None
+            at = states[at].get("next")
+        if isinstance(at, str) and at in walked:
+            ring = [*walked][[*walked].index(at) :]
+            shown = ring if len(ring) <= 5 else [*ring[:4], "…"]
+            yield Found(("states", at, "next"), f"{' -> '.join([*shown, at])} goes round until `max_visits` ends it")
+        done |= set(walked)
+
+
+def _only_passes(state: dict[str, Json]) -> bool:
+    return "pass" in state and "catch" not in state
+
+
+# --- which outputs are there ---
+
+
+MANY = 2000  # states: beyond, nothing is said of outputs that may not be there
+
+
+class Ended(NamedTuple):
+    """For each state and for "succeeded": the states that have ended on every way to it, and on some way; a bit each."""
+
+    bits: dict[str, int]
+    always: dict[str, int]
+    sometimes: dict[str, int]
+
+    def on_every_way(self, name: str, to: str) -> bool:
+        return bool(self.always[to] & self.bits.get(name, 0))
+
+    def on_some_way(self, name: str, to: str) -> bool:
+        return bool(self.sometimes[to] & self.bits.get(name, 0))
+
+
+def ended_before(data: dict[str, Json], *, caught: bool) -> Ended:
+    """`caught`: a state left by its catch counts too (it has an error and an exit, but no output)."""
+    states, start = states_of(data), data.get("start")
+    bits = {name: 1 << n for n, name in enumerate(states)}
+    everything = (1 << len(states)) - 1
+    always = {name: 0 if name == start else everything for name in (*states, "succeeded")}
+    sometimes = dict.fromkeys(always, 0)
+    todo = [start] if isinstance(start, str) and start in states else []
+    met: set[str] = set()
+    while todo:
+        name = todo.pop()
+        met.add(name)
+        for way in ways(states[name], name):
+            to = way.target
+            if to not in always:
+                continue
+            own, counts = bits[name], caught or not way.caught
+            sure = (always[name] | own) if counts else (always[name] & ~own)
+            some = (sometimes[name] | own) if counts else (sometimes[name] & ~own)
+            own = bits.get(to, 0)
+            now = always[to] & sure & ~own, (sometimes[to] | some) & ~own
+            if now != (always[to], sometimes[to]) or to not in met:
+                always[to], sometimes[to] = now
+                todo += [to] if to in states else []
+    return Ended(bits, always, sometimes)
+
+
+# --- expressions ---
+
+
+class Place(NamedTuple):
+    """A value that may hold an expression: where, and in which state; `bare`: it is one without braces."""
+
+    path: Where
+    value: Json
+    names: frozenset[str]
+    state: str | None
+    bare: bool = False
+
+
+def places(data: dict[str, Json]) -> Iterator[Place]:
+    yield Place(("vars",), data.get("vars"), frozenset({"input"}), None)
+    yield Place(("output",), data.get("output"), ROOTS, "succeeded")
+    for word in ("env", "cwd", "timeout", "heartbeat"):
+        yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None)
+    for name, state in states_of(data).items():
+        yield from _places_of(name, state)
+
+
+def _places_of(name: str, state: dict[str, Json]) -> Iterator[Place]:
+    at = ("states", name)
+    for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
+        for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
+            if not (word == "run" and isinstance(act.get("run"), str)):
+                yield Place((*where, word), act.get(word), ACTING, name)
+    for word in ("key", "wait"):
+        yield Place((*at, word), state.get(word), ENTERED, name)
+    yield Place((*at, "assign"), state.get("assign"), ACTING | {"output"} if "run" in state else ENTERED, name)
+    for word in ("message", "data"):
+        yield Place((*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, name)
+    poll = mapping(state.get("poll"))
+    yield Place((*at, "poll", "until"), poll.get("until"), ENTERED | {"output"}, name, bare=True)
+    for word in ("every", "for"):
+        yield Place((*at, "poll", word), poll.get(word), ENTERED, name)
+    for n, line in enumerate(items(state.get("choice"))):
+        yield Place((*at, "choice", n, "when"), mapping(line).get("when"), ENTERED, name, bare=True)
+    for n, catch in enumerate(items(state.get("catch"))):
+        yield Place((*at, "catch", n, "assign"), mapping(catch).get("assign"), ENTERED, name)
+
+
+class Expressions:
+    """The faults and warnings of all expressions of a plan."""
+
+    def __init__(self, data: dict[str, Json]) -> None:
+        self.faults: list[Found] = []
+        self.warnings: list[Found] = []
+        self._data = data
+        self._states = states_of(data)
+        self._ended: dict[bool, Ended] = {}
+        for place in places(data):
+            self._value(place, place.path, place.value)
+
+    def _value(self, place: Place, path: Where, value: Json) -> None:
+        if isinstance(value, dict):
+            for key, v in value.items():
+                self._value(place, (*path, key), v)
+        elif isinstance(value, list):
+            for n, v in enumerate(value):
+                self._value(place, (*path, n), v)
+        elif isinstance(value, str) and place.bare:
+            if "${{" in value:
+                said = "this is an expression already: leave `${{` and `}}` out"
+                self.faults.append(Found(path, said, value.index("${{")))
+            else:
+                self._source(place, path, Hole(value, 0))
+        elif isinstance(value, str) and "${{" in value:
+            try:
+                for part in split(value):
+                    if isinstance(part, Hole):
+                        self._source(place, path, part)
+            except SyntaxFault as e:
+                self.faults.append(Found(path, e.message, e.offset))
+
+    def _source(self, place: Place, path: Where, hole: Hole) -> None:
+        reading = inspect(hole.source)
+        for message, offset in reading.faults:
+            self.faults.append(Found(path, message, hole.offset + offset))
+        for read in reading.paths:
+            at = hole.offset + read.offset
+            fault = self._fault(place, read)
+            if fault:
+                self.faults.append(Found(path, fault, at))
+            elif not reading.faults:
+                self._not_ended(place, path, read, reading, at)
+        if not reading.faults:
+            self._doubles(path, hole, reading)
+
+    def _fault(self, place: Place, read: Path) -> str | None:
+        """What is wrong with a path wherever it is read."""
+        root, *fields = read.names
+        if root in LATER_NAMES:
+            return model.not_yet(root)
+        if root not in place.names:
+            return f"`{root}` has no value here: there are {', '.join(sorted(place.names))}"
+        if not fields:
+            return None
+        known = self._fields(root)
+        if known is not None and fields[0] not in known:
+            return f"`{root}.{fields[0]}` is not there{nearest(fields[0], known)}"
+        if root == "states" and len(fields) > 1 and fields[1] not in SEEN:
+            if fields[1] == "items":
+                return model.not_yet("items")
+            return f"a state has {', '.join(SEEN)}, no `{fields[1]}`{nearest(fields[1], SEEN)}"
+        if root == "pins" and len(fields) > 1:
+            pinned = [v for v in items(mapping(self._data.get("pins")).get("env")) if isinstance(v, str)]
+            if fields[1] not in pinned:
+                return f"`{fields[1]}` is not pinned: name it under pins.env{nearest(fields[1], pinned)}"
+        declared, n = self._declared(read)
+        return lacking(declared, read.names, n)
+
+    def _fields(self, root: str) -> tuple[str, ...] | list[str] | None:
+        match root:
+            case "input" | "vars":
+                return list(mapping(self._data.get(root)))
+            case "states":
+                return list(self._states)
+            case "run":
+                return RUN_FIELDS
+            case "pins":
+                return ("env",)
+            case "error":
+                return ERROR_FIELDS
+        return None
+
+    def _declared(self, read: Path) -> tuple[Json, int]:
+        """What is known of the value at the first names of a path, and how many names those are."""
+        match read.names:
+            case ("input", name, *_):
+                return input_of(mapping(self._data.get("input")).get(name, {}))[0], 2
+            case ("vars", name, *_):
+                return type_of(mapping(self._data.get("vars")).get(name)), 2
+            case ("states", name, "output", *_):
+                return schema_of(self._states.get(name, {"run": None})), 3
+        return {}, len(read.names)
+
+    def _not_ended(self, place: Place, path: Where, read: Path, reading: Reading, at: int) -> None:
+        """An output that is not there yet, on all ways or on some."""
+        if read.names[0] != "states" or read.must < 3 or read.names[2] == "visits" or place.state is None:
+            return
+        if len(self._states) > MANY:
+            return
+        asked = any(p.must < 3 and p.names[: p.must + 1] == read.names[: p.must + 1] for p in reading.paths)
+        if asked:
+            return
+        name, word = read.names[1], read.names[2]
+        caught = word != "output"
+        if caught not in self._ended:
+            self._ended[caught] = ended_before(self._data, caught=caught)
+        ended = self._ended[caught]
+        if ended.on_every_way(name, place.state):
+            return
+        whole = f"states.{name}.{word}"
+        if not ended.on_some_way(name, place.state):
+            said = f"`{whole}` is never there: `{name}` has not ended on any way to here"
+        else:
+            said = f"`{whole}` is not there on every way to here; has({whole}) asks for it"
+        self.warnings.append(Found(path, said, at))
+
+    def _doubles(self, path: Where, hole: Hole, reading: Reading) -> None:
+        """Integers and doubles do not mix in arithmetic."""
+        for read in reading.doubles:
+            declared, n = self._declared(read)
+            kinds = types(declared, read.names[n:])
+            spelt = ".".join(read.names)
+            if kinds == {"integer"}:
+                said = f"`{spelt}` is an integer, and here it meets a double: write double({spelt})"
+                self.faults.append(Found(path, said, hole.offset + read.offset))
+            elif kinds is None or "integer" in kinds or read.names[0] != "vars":
+                said = f"`{spelt}` fails here where it is an integer: write double({spelt})"
+                self.warnings.append(Found(path, said, hole.offset + read.offset))
+
+
+# --- what a schema says of a path ---
+
+OPEN_WORDS = {"$ref", "$dynamicRef", "anyOf", "oneOf", "allOf", "not", "if", "patternProperties"}
+
+
+def _into(declared: Json, name: str) -> Json:
+    """The schema of a field, {} where nothing is said; None where it is certain that there is no such field."""
+    if not isinstance(declared, dict) or OPEN_WORDS & set(declared):
+        return {}
+    kinds = declared.get("type")
+    if kinds is not None and "object" not in ([kinds] if isinstance(kinds, str) else items(kinds)):
+        return None
+    fields = mapping(declared.get("properties"))
+    if name in fields:
+        return fields[name] if isinstance(fields[name], dict) else {}
+    more = declared.get("additionalProperties")
+    return None if more is False else mapping(more)
+
+
+def lacking(declared: Json, names: tuple[str, ...], n: int) -> str | None:
+    """What is wrong with the names of a path after the first `n`, by the schema of what those lead to."""
+    while n < len(names):
+        inner = _into(declared, names[n])
+        if inner is None:
+            kinds = declared.get("type")
+            if kinds is not None and "object" not in ([kinds] if isinstance(kinds, str) else items(kinds)):
+                said = kinds if isinstance(kinds, str) else " or ".join(map(str, kinds))
+                return f"`{'.'.join(names[:n])}` is of the type {said}, and has no `{names[n]}`"
+            return f"`{'.'.join(names[: n + 1])}` is not there{nearest(names[n], mapping(declared.get('properties')))}"
+        declared, n = inner, n + 1
+    return None
+
+
+def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
+    """The types a value may have; None where nothing is said."""
+    for name in names:
+        declared = _into(declared, name)
+    if not isinstance(declared, dict) or OPEN_WORDS & set(declared) or "type" not in declared:
+        return None
+    kinds = declared["type"]
+    return {kinds} if isinstance(kinds, str) else {k for k in items(kinds) if isinstance(k, str)}
+
+
+# --- where no expression may stand ---
+
+
+def misplaced(data: dict[str, Json]) -> Iterator[Found]:
+    """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
+    for word in ("durun", "name", "version", "description", "start", "on_error", "on_cancel", "input", "pins"):
+        yield from _braces((word,), data.get(word))
+    defaults = mapping(data.get("defaults"))
+    for word in ("retry", "idempotent", "shell"):
+        yield from _braces(("defaults", word), defaults.get(word))
+    for name, state in states_of(data).items():
+        at = ("states", name)
+        for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
+            yield from _braces((*at, word), state.get(word))
+        yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
+        yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
+        for word in ("yes", "no", "retry", "idempotent", "shell"):
+            yield from _braces((*at, "probe", word), mapping(state.get("probe")).get(word))
+        for list_, words in (("catch", ("on", "next")), ("choice", ("next",))):
+            for n, line in enumerate(items(state.get(list_))):
+                for word in words:
+                    yield from _braces((*at, list_, n, word), mapping(line).get(word))
+
+
+def _braces(path: Where, value: Json) -> Iterator[Found]:
+    if isinstance(value, dict):
+        for key, v in value.items():
+            yield from _braces((*path, key), v)
+    elif isinstance(value, list):
+        for n, v in enumerate(value):
+            yield from _braces((*path, n), v)
+    elif isinstance(value, str) and "${{" in value:
+        yield Found(path, "no expression may stand here: this is known before a run begins", value.index("${{"))
+
+
+# --- schemas ---
+
+
+def schemas(data: dict[str, Json]) -> Iterator[Found]:
+    """Schemas that are none, and defaults that do not fit theirs."""
+    for name, what in mapping(data.get("input")).items():
+        short, default, required = input_of(what)
+        if problem := schema.fault(short):
+            yield Found(("input", name), f"input `{name}`: {problem}")
+        elif not required and (unfit := schema.validate(short, default)):
+            yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
+    for name, state in states_of(data).items():
+        output = mapping(state.get("output"))
+        if "schema" in output and (problem := schema.fault(input_of(output["schema"])[0])):
+            yield Found(("states", name, "output", "schema"), problem)
