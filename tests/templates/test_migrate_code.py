@@ -71,7 +71,8 @@ class Migration:
         self.work.mkdir()
         (self.work / "venv").symlink_to(tools[1])
         archive = self._archive()
-        values = {"work": self.work, "archive": archive, "package": "old", "version": "1.0", "python": sys.executable, "tools": tools[0]}
+        values = {"work": self.work, "archive": archive, "package": "old", "version": "1.0"}
+        values |= {"python": sys.executable, "tools": tools[0]}
         self.start = ["start", PLAN, "-q", *(word for k, v in values.items() for word in ("-i", f"{k}={v}"))]
 
     def _archive(self) -> Path:
@@ -85,7 +86,7 @@ class Migration:
         return archive
 
     def git(self, *words: str) -> list[str]:
-        git = ["git", "--git-dir", self.code / ".git", "--work-tree", self.code, *words]
+        git = ["git", f"--git-dir={self.code}/.git", f"--work-tree={self.code}", *words]
         return subprocess.run(git, capture_output=True, text=True).stdout.splitlines()
 
     def made(self) -> list[str]:
