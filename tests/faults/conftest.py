@@ -83,7 +83,9 @@ class Place:
     def end(self, process: subprocess.Popen[bytes], exit: int | tuple[int, ...] | None = 0) -> Done:
         """Waits until a command has ended, and holds its exit code to what was expected."""
         raw, err = process.communicate(timeout=DEADLINE)
-        done = Done(process.returncode, (raw or b"").decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace"), raw or b"")
+        done = Done(
+            process.returncode, (raw or b"").decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace"), raw or b""
+        )
         codes = (exit,) if isinstance(exit, int) else exit
         assert codes is None or done.exit in codes, f"exit {done.exit}, not {exit}\n{done.out}\n{done.err}"
         assert "Traceback" not in done.err, done.err
@@ -125,7 +127,9 @@ class Place:
     def there(self, name: str) -> str:
         """Waits for a file with a whole line in it, and gives its text."""
         path = self.folder / name
-        return self.until(lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), f"the file {name}").strip()
+        return self.until(
+            lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), f"the file {name}"
+        ).strip()
 
     def alive(self, pid: int) -> bool:
         """Whether a process lives; a zombie is dead."""

@@ -62,7 +62,10 @@ def small(place, root):
     """A disk of 24 MiB."""
     folder = place.folder / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True, check=False).returncode
+        != 0
+    ):
         pytest.skip("this system lets nobody mount")
     place.db = folder / "durun.db"
     place.env["DURUN_DB"] = str(place.db)
@@ -163,7 +166,9 @@ def test_f41_once_sqlite_has_the_file_open_nobody_else_in_the_process_opens_it(p
 def test_f41_a_command_inherits_no_descriptor_but_its_three(place):
     holder = "import os, sys; fd = os.open('held', os.O_CREAT); os.dup2(fd, 9); os.set_inheritable(9, True); os.execv(sys.argv[1], sys.argv[1:])"
     place.argv = [sys.executable, "-c", holder, *place.argv]
-    done = place.durun("start", place.plan("a: {run: 'ls /proc/$$/fd', output: lines, next: succeeded}"), pass_fds=(), close_fds=False)
+    done = place.durun(
+        "start", place.plan("a: {run: 'ls /proc/$$/fd', output: lines, next: succeeded}"), pass_fds=(), close_fds=False
+    )
     place.argv = place.argv[3:]
     assert set(place.durun("output", done.id, "a").json) <= {"0", "1", "2"}
 
@@ -196,7 +201,9 @@ def test_f125_a_file_that_is_not_durun_s_is_refused_and_not_one_byte_changes(pla
     else:
         place.durun("start", plan, "--id", "r")
         whole = place.db.read_bytes()
-        place.db.write_bytes({"no database": b"hello\n" * 50, "cut short": whole[:60], "damaged head": b"X" * 100 + whole[100:]}[what])
+        place.db.write_bytes(
+            {"no database": b"hello\n" * 50, "cut short": whole[:60], "damaged head": b"X" * 100 + whole[100:]}[what]
+        )
     before = everything(place)
     for words in every_command(place, plan):
         place.durun(*words, exit=8)
@@ -209,7 +216,9 @@ BIRTH = "import sys; from durun.store.file import File; File(sys.argv[1], create
 @pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "unlink"])
 def test_f126_a_birth_killed_at_any_write_leaves_the_file_wholly_old_or_wholly_new(place, strace, call):
     def born(*before):
-        return subprocess.run([*before, sys.executable, "-c", BIRTH, str(place.db)], env=place.env, capture_output=True, timeout=60, check=False)
+        return subprocess.run(
+            [*before, sys.executable, "-c", BIRTH, str(place.db)], env=place.env, capture_output=True, timeout=60, check=False
+        )
 
     assert born().returncode == 0
     whole = schema(place.db)

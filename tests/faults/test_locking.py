@@ -142,7 +142,9 @@ def test_f81_a_run_that_has_ended_is_never_cancelled(place, ending):
 
 def test_f83_a_run_nobody_drives_is_cancelled_by_the_command_itself(place):
     """Interrupted with its command alive, interrupted without, waiting for a time, in doubt; and again."""
-    plan = place.plan("a: {run: 'echo $$ > $RUN; while [ ! -e go ]; do sleep 0.05; done', env: {RUN: '${{ run.id }}'}, next: succeeded}")
+    plan = place.plan(
+        "a: {run: 'echo $$ > $RUN; while [ ! -e go ]; do sleep 0.05; done', env: {RUN: '${{ run.id }}'}, next: succeeded}"
+    )
     for id in ("alive", "dead", "doubt"):
         place.begin("start", plan, "--id", id)
         place.there(id)

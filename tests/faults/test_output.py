@@ -66,7 +66,10 @@ b: {{run: [{sys.executable}, count.py], stdin: '${{{{ states.a.output }}}}', out
 
 @pytest.mark.parametrize("way", ["stdout", "$DURUN_OUTPUT"])
 def test_f22_an_output_above_the_limit_is_an_error_and_never_flows_on(place, way):
-    place.write("make.py", "import os, sys\nf = open(os.environ['DURUN_OUTPUT'], 'w') if sys.argv[1:] else sys.stdout\nf.write('[' + '1,' * (9 << 20) + '1]')")
+    place.write(
+        "make.py",
+        "import os, sys\nf = open(os.environ['DURUN_OUTPUT'], 'w') if sys.argv[1:] else sys.stdout\nf.write('[' + '1,' * (9 << 20) + '1]')",
+    )
     words = "" if way == "stdout" else ", file"
     plan = place.plan(
         f"""
@@ -112,7 +115,9 @@ def test_f25_a_loop_that_reads_lines_starts_a_run_for_each(place):
     plan = place.plan("a: {run: 'cat; echo tick >> ticks', output: text, next: succeeded}", head="input: {n: integer}")
     script = 'printf "1\\n2\\n3\\n" | while read n; do "$@" start "$PLAN" -i n=$n -q; done'
     argv = ["sh", "-c", script, "sh", *place.argv]
-    ran = subprocess.run(argv, cwd=place.folder, env={**place.env, "PLAN": plan}, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        argv, cwd=place.folder, env={**place.env, "PLAN": plan}, capture_output=True, text=True, timeout=60, check=True
+    )
     assert len(ran.stdout.splitlines()) == 3
     assert place.lines("ticks") == ["tick"] * 3
     assert all(place.durun("output", id, "a").out == "\n" for id in ran.stdout.split())

@@ -94,7 +94,9 @@ def test_f04_an_idempotent_step_in_flight_when_everything_died_is_begun_again(pl
     assert place.lines("ticks") == ["a", "b", "b", "c"]
 
 
-@pytest.mark.parametrize(("answer", "exit", "ticks"), [("0", 0, ["a", "b", "c"]), ("1", 0, ["a", "b", "b", "c"]), ("7", 9, ["a", "b"])])
+@pytest.mark.parametrize(
+    ("answer", "exit", "ticks"), [("0", 0, ["a", "b", "c"]), ("1", 0, ["a", "b", "b", "c"]), ("7", 9, ["a", "b"])]
+)
 def test_f04_a_probe_decides_what_becomes_of_a_step_in_flight(place, answer, exit, ticks):
     crashed_in_b(place, f"probe: {{run: 'exit {answer}'}},")
     place.durun("resume", "r", exit=exit)

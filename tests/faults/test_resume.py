@@ -56,7 +56,9 @@ def test_f47_every_attempt_has_the_directory_of_the_start(place, cwd):
     one, other = place.folder / "one", place.folder / "other"
     (one / "below").mkdir(parents=True)
     other.mkdir()
-    plan = place.plan(f"a: {{run: 'pwd >> {place.folder}/ticks; test -e {place.folder}/mended', {'cwd: below,' if cwd else ''} next: succeeded}}")
+    plan = place.plan(
+        f"a: {{run: 'pwd >> {place.folder}/ticks; test -e {place.folder}/mended', {'cwd: below,' if cwd else ''} next: succeeded}}"
+    )
     place.durun("start", "../plan.yaml", "--id", "r", exit=1, cwd=one)
     place.durun("resume", "r", exit=1, cwd=other)
     Path(plan).unlink()

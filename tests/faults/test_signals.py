@@ -27,7 +27,9 @@ CTRL_C = b"\x03"
 
 def agent(place, kind="clean", more=""):
     place.write("agent.py", AGENT)
-    return place.plan(f"a: {{run: [{sys.executable}, agent.py, {kind}], {more} next: b}}\nb: {{run: 'echo b >> ticks', next: succeeded}}")
+    return place.plan(
+        f"a: {{run: [{sys.executable}, agent.py, {kind}], {more} next: b}}\nb: {{run: 'echo b >> ticks', next: succeeded}}"
+    )
 
 
 def on_a_terminal(place, *args):
