@@ -106,12 +106,12 @@ def test_the_keeper_imports_nothing_that_is_not_built_in_or_a_c_module() -> None
 
 def loaded_by(*words: str) -> set[str]:
     code = (
-        "import sys; sys.argv = ['durun', *%r]\n"
+        f"import sys; sys.argv = ['durun', *{list(words)!r}]\n"
         "from durun.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "print(*sys.modules, sep='\\n', file=sys.stderr)"
-    ) % (list(words),)
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     return set(done.stderr.split())
 

@@ -120,8 +120,7 @@ def ask(d: Draft, p: Position) -> None:
     except ExpressionError as e:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)
-    key = d.key(p, "probe", str(d.run.next_effect))
-    asking = d.new_effect(p, "probe", key, request)
+    asking = d.new_effect(p, "probe", effect.key, request)
     d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=None if d.moment.place else d.moment.now))
 
 

@@ -74,8 +74,10 @@ def can_do(doc: dict[str, Json]) -> list[str]:
     id = doc["id"]
     match doc["status"]:
         case "failed":
-            return [f"durun resume {id}", f"durun history {id}"]
-        case "interrupted" | "paused" | "waiting" | "blocked":
+            return [f"durun resume {id}", f"durun logs {id} {doc['state']}", f"durun history {id}"]
+        case "interrupted" | "paused":
+            return [f"durun resume {id}", f"durun cancel {id}"]
+        case "waiting" | "blocked":
             return [f"durun cancel {id}"]
     return []
 

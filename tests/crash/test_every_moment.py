@@ -153,7 +153,7 @@ def test_a_run_survives_a_kill_at_every_moment(tmp_path: Path, death: str) -> No
 
 def test_a_run_survives_a_driver_that_dies_again_and_again(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
-    for at in range(0, 400):
+    for at in range(400):
         driving = Driving(tmp_path, moments=Moments(at % 9 + 1))
         try:
             engine = driving.take() if driving.store.id_of("run") else driving.start(PLAN, env={"LEDGER": str(ledger)})

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -170,10 +171,8 @@ class Place:
                 process.wait(DEADLINE)
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
     def close(self) -> None:
         for _ in range(50):

@@ -144,7 +144,7 @@ def test_f40_a_user_who_may_not_read_the_file_is_told_so(place, root):
 def test_f40_files_are_the_owners_alone_whatever_the_umask(place):
     place.durun("start", place.plan("a: {run: 'echo out; echo {} > \"$DURUN_OUTPUT\"', next: succeeded}"), umask=0)
     assert place.db.stat().st_mode & 0o777 == 0o600
-    made = [p for p in Path(f"{place.db}.d").rglob("*")]
+    made = list(Path(f"{place.db}.d").rglob("*"))
     for path in made:
         if path.is_dir():
             assert path.stat().st_mode & 0o077 == 0, path

@@ -267,7 +267,7 @@ def test_an_idempotent_duration_ends() -> None:
 
 
 def test_a_var_keeps_the_type_of_its_first_value() -> None:
-    plan, faults, _ = read(
+    plan, _faults, _ = read(
         {
             "durun": 1,
             "name": "t",

@@ -57,7 +57,7 @@ def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert again.run == engine.at.run._replace(updated_at=again.run.updated_at)
     assert again.positions == engine.at.positions
     assert again.effects == engine.at.effects
-    assert {k: v for k, v in again.states.items()} == engine.at.states
+    assert dict(again.states.items()) == engine.at.states
     driving.leave()
 
 
@@ -67,7 +67,7 @@ def test_history_is_numbered_without_gaps_and_can_rebuild_the_vars(tmp_path: Pat
     engine.drive()
     rows = driving.file.db.execute("SELECT no, json_extract(data, '$.vars.i') FROM history ORDER BY no").fetchall()
     assert [no for no, _ in rows] == list(range(1, len(rows) + 1))
-    assert [i for _, i in rows if i is not None] == list(range(0, 21))
+    assert [i for _, i in rows if i is not None] == list(range(21))
     driving.leave()
 
 

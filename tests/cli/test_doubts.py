@@ -1,0 +1,257 @@
+"""A machine that dies inside a command, seen from the command line: probe, idempotent, resolve, catch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from program import Program, until
+
+SLEEPS = """
+start: charge
+states:
+  charge:
+    run: |
+      echo "$DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"
+      if [ ! -e "$LEDGER.seen" ]; then : > "$LEDGER.seen"; sleep 60; fi
+    MORE
+    next: succeeded
+  other: {run: 'echo other >> "$LEDGER"', next: succeeded}
+"""
+
+
+def plan(more: str = "", other: str = "") -> str:
+    text = SLEEPS.replace("    MORE\n", "".join(f"    {line}\n" for line in more.splitlines()))
+    return text if "other" in more else "\n".join(line for line in text.splitlines() if "other:" not in line) + "\n"
+
+
+def die_inside(durun: Program, text: str) -> str:
+    """Starts the plan, and everything dies inside its first command."""
+    durun.plan(text)
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    run = begun.stdout.readline().strip()
+    durun.kill_all()
+    begun.communicate()
+    return run
+
+
+def test_the_probe_of_an_effect_has_that_effect_s_key(durun: Program) -> None:
+    run = die_inside(durun, plan('probe: {run: \'grep -qx "$DURUN_IDEMPOTENCY_KEY" "$LEDGER"\'}'))
+    durun("resume", run)
+    assert len(durun.lines()) == 1
+    assert [e["answer"] for e in json.loads(durun("history", run, "--json").stdout)["events"] if e["kind"] == "probed"] == ["yes"]
+
+
+def test_a_doubt_that_nothing_settles_is_blocked_and_says_what_goes_on(durun: Program) -> None:
+    run = die_inside(durun, plan())
+    assert durun("ls", "--json").stdout and json.loads(durun("ls", "--json").stdout)["runs"][0]["status"] == "interrupted"
+    said = durun("resume", run, exit=9).stderr
+    assert f"durun resolve {run}" in said
+    shown = durun.show(run)
+    assert (shown["status"], shown["reason"], shown["state"]) == ("blocked", "in_doubt", "charge")
+    assert shown["waiting_for"][0]["kind"] == "in_doubt"
+    durun("resume", run, exit=9)
+    assert len(durun.lines()) == 1
+
+
+@pytest.mark.parametrize(("how", "exit", "lines"), [("--happened", 0, 1), ("--retry", 0, 2), ("--fail", 1, 1)])
+def test_a_person_settles_it(durun: Program, how: str, exit: int, lines: int) -> None:
+    run = die_inside(durun, plan())
+    durun("resume", run, exit=9)
+    durun("resolve", run, how)
+    if durun.show(run)["status"] not in ("succeeded", "failed"):
+        durun("resume", run, exit=exit)
+    shown = durun.show(run)
+    assert shown["status"] == ("failed" if how == "--fail" else "succeeded")
+    assert len(durun.lines()) == lines and len(set(durun.lines())) == 1
+    if how == "--fail":
+        assert shown["error"]["name"] == "unresolved"
+
+
+def test_it_can_be_settled_without_a_resume_before(durun: Program) -> None:
+    run = die_inside(durun, plan())
+    durun("resolve", run, "--happened")
+    assert durun.show(run)["status"] == "succeeded"
+
+
+def test_happened_wants_the_output_that_the_state_declares(durun: Program) -> None:
+    run = die_inside(durun, plan("output: {format: json, schema: integer}"))
+    durun("resume", run, exit=9)
+    assert "--output" in durun("resolve", run, "--happened", exit=7).stderr
+    durun("resolve", run, "--happened", "--output", '"text"', exit=7)
+    assert durun.show(run)["status"] == "blocked"
+    durun("resolve", run, "--happened", "--output", "7")
+    assert durun("output", run, "charge").stdout.strip() == "7"
+
+
+def test_a_catch_that_names_the_doubt_takes_it(durun: Program) -> None:
+    run = die_inside(durun, plan("catch: [{on: [in_doubt], next: other}]"))
+    durun("resume", run)
+    assert durun.lines()[1:] == ["other"]
+
+
+def test_three_doubts_in_one_visit_are_blocked(durun: Program) -> None:
+    text = plan("idempotent: true\nretry: {max_attempts: 50}").replace("if [ ! -e", "if true || [ ! -e")
+    run = die_inside(durun, text)
+    for n in (2, 3):
+        begun = durun.begin("resume", run)
+        until(lambda n=n: len(durun.lines()) == n)
+        durun.kill_all()
+        begun.communicate()
+    durun("resume", run, exit=9)
+    assert durun.show(run)["reason"] == "keeps_dying"
+    assert len(durun.lines()) == 3 and len(set(durun.lines())) == 1
+
+
+def test_resolve_says_no_where_nothing_is_in_doubt(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {pass: {}, next: succeeded}}\n")
+    run = durun.start()
+    durun("resolve", run, "--retry", exit=10)
+    durun("resolve", run, exit=2)
+    durun("resolve", run, "--retry", "--fail", exit=2)
+
+
+def test_a_failed_state_can_be_taken_as_done_by_hand(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'exit 4', next: b}, b: {run: 'echo b >> \"$LEDGER\"', next: succeeded}}\n")
+    run = durun.start(1)
+    durun("resolve", run, "--happened", "--note", "did it myself")
+    durun("resume", run)
+    assert durun.lines() == ["b"] and durun.show(run)["status"] == "succeeded"
+
+
+# --- the driver alone ---
+
+
+def test_a_command_goes_on_without_its_driver_and_its_end_is_taken(durun: Program) -> None:
+    durun.plan("""
+start: slow
+states:
+  slow: {run: 'echo a >> "$LEDGER"; until [ -e "$LEDGER.go" ]; do sleep 0.05; done; echo end', output: text, next: succeeded}
+output: '${{ states.slow.output }}'
+""")
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    run = begun.stdout.readline().strip()
+    begun.kill()
+    begun.communicate()
+    assert durun.show(run)["status"] == "interrupted"
+    (durun.folder / "ledger.go").touch()
+    durun("resume", run)
+    assert durun.lines() == ["a"] and durun("output", run).stdout == "end\n"
+
+
+def test_a_second_driver_is_refused_and_told_who_holds_the_run(durun: Program) -> None:
+    durun.plan("start: slow\nstates: {slow: {run: 'echo a >> \"$LEDGER\"; sleep 60', next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    assert str(begun.pid) in durun("resume", durun.the_run(), exit=6).stderr
+    os.kill(begun.pid, signal.SIGSTOP)
+    durun("resume", durun.the_run(), exit=6)
+    os.kill(begun.pid, signal.SIGCONT)
+    durun("cancel", durun.the_run(), exit=4)
+    assert begun.wait(20) == 4
+    assert durun.lines() == ["a"]
+
+
+@pytest.mark.parametrize("alive", ["driver", "keeper", "nobody"])
+def test_cancel_ends_the_run_whoever_is_left(durun: Program, alive: str) -> None:
+    durun.plan(
+        "start: slow\nstates: {slow: {run: 'echo $$ >> \"$LEDGER\"; sleep 60; :', next: after}, after: {run: 'echo no >> \"$LEDGER\"', next: succeeded}}\n"
+    )
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    run = durun.the_run()
+    if alive == "keeper":
+        begun.kill()
+        begun.communicate()
+    if alive == "nobody":
+        durun.kill_all()
+        begun.communicate()
+    durun("cancel", run, exit=4)
+    assert durun.show(run)["status"] == "cancelled"
+    until(lambda: not durun.processes())
+    assert len(durun.lines()) == 1
+    durun("resume", run, exit=4)
+    durun("cancel", run, exit=4)
+
+
+def test_ctrl_c_pauses_a_run_and_resume_settles_what_was_stopped(durun: Program) -> None:
+    run = None
+    durun.plan(plan("idempotent: true"))
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    os.kill(begun.pid, signal.SIGINT)
+    assert begun.wait(30) == 130
+    run = durun.the_run()
+    shown = durun.show(run)
+    assert (shown["status"], shown["effects"][0]["status"]) == ("paused", "in_doubt")
+    durun("resume", run)
+    assert len(durun.lines()) == 2 and len(set(durun.lines())) == 1
+
+
+def test_term_interrupts_a_run_and_does_not_pause_it(durun: Program) -> None:
+    durun.plan(plan("idempotent: true"))
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    os.kill(begun.pid, signal.SIGTERM)
+    assert begun.wait(30) == 143
+    assert durun.show(durun.the_run())["status"] == "interrupted"
+    assert not durun.processes()
+    durun("resume", durun.the_run())
+
+
+def test_ctrl_c_lets_a_run_that_only_waits_go_on_waiting(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {wait: 1h, next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml")
+    until(lambda: durun.db.exists() and durun("ls", "-q").stdout.strip())
+    until(lambda: durun.show(durun.the_run())["driver"])
+    os.kill(begun.pid, signal.SIGINT)
+    assert begun.wait(30) == 130
+    assert durun.show(durun.the_run())["status"] == "waiting"
+
+
+def test_a_closed_stdout_never_stops_a_driver(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'sleep 0.3; echo a >> \"$LEDGER\"', next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml")
+    begun.stdout.close()
+    begun.stderr.close()
+    assert begun.wait(30) == 0
+    assert durun.lines() == ["a"]
+
+
+def test_wait_says_how_it_stands(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'until [ -e \"$LEDGER.go\" ]; do sleep 0.05; done', next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml")
+    until(lambda: durun.db.exists() and durun("ls", "-q", exit=None).stdout.strip())
+    run = durun.the_run()
+    durun("wait", run, "--timeout", "200ms", exit=124)
+    (durun.folder / "ledger.go").touch()
+    durun("wait", run)
+    begun.communicate()
+
+
+def test_the_working_directory_that_is_gone_blocks_until_it_is_back(durun: Program) -> None:
+    where = durun.folder / "there"
+    where.mkdir()
+    durun.plan("start: a\nstates: {a: {run: 'exit 1', next: succeeded}}\n")
+    run = durun("start", durun.folder / "plan.yaml", cwd=where, exit=1).stdout.split()[0]
+    where.rmdir()
+    said = durun("resume", run, exit=9).stderr
+    assert "cwd_gone" in said and str(where) in said
+    where.mkdir()
+    durun("resume", run, exit=1)
+
+
+def test_json_holds_what_is_promised(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n")
+    run = durun.start(1)
+    promised = "id plan version status reason state visit attempt created_at updated_at ended_at input vars output error waiting_for".split()
+    shown: dict[str, Any] = durun.show(run)
+    assert not set(promised + ["positions", "effects", "undo", "pins", "driver"]) - set(shown)
+    assert shown["error"]["name"] == "exit:3" and shown["error"]["state"] == "a"
+    failed = json.loads(durun("show", "nope", "--json", exit=5).stdout)
+    assert failed["error"]["exit"] == 5
