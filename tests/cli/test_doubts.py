@@ -249,9 +249,26 @@ def test_the_working_directory_that_is_gone_blocks_until_it_is_back(durun: Progr
 def test_json_holds_what_is_promised(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n")
     run = durun.start(1)
-    promised = "id plan version status reason state visit attempt created_at updated_at ended_at input vars output error waiting_for".split()
+    promised = [
+        "id",
+        "plan",
+        "version",
+        "status",
+        "reason",
+        "state",
+        "visit",
+        "attempt",
+        "created_at",
+        "updated_at",
+        "ended_at",
+        "input",
+        "vars",
+        "output",
+        "error",
+        "waiting_for",
+    ]
     shown: dict[str, Any] = durun.show(run)
-    assert not set(promised + ["positions", "effects", "undo", "pins", "driver"]) - set(shown)
+    assert not {*promised, "positions", "effects", "undo", "pins", "driver"} - set(shown)
     assert shown["error"]["name"] == "exit:3" and shown["error"]["state"] == "a"
     failed = json.loads(durun("show", "nope", "--json", exit=5).stdout)
     assert failed["error"]["exit"] == 5
