@@ -164,7 +164,7 @@ class Deliverer:
         ready = select.select(files, [], [], max(0.0, wait))[0]
         events: list[Happening] = []
         if self.commands in ready:
-            for report in self.commands.receive(0):
+            for report in self.commands.receive(None):
                 events += self._report(report)
         for adopted in list(self._adopted.values()):
             event = self._look(adopted)

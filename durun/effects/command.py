@@ -151,11 +151,11 @@ class Commands:
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 
-    def receive(self, timeout: float = 0) -> list[Report]:
-        """What the keeper has to say, waiting at most so many seconds for it."""
+    def receive(self, timeout: float | None = 0) -> list[Report]:
+        """What the keeper has to say, waiting at most so many seconds for it; None where it is known that there is something."""
         if self._gone:
             return []
-        if not select.select([self._socket], [], [], timeout)[0]:
+        if timeout is not None and not select.select([self._socket], [], [], timeout)[0]:
             return []
         try:
             data = self._socket.recv(1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import lru_cache
 from typing import Any, Protocol
 
 from durun.machine.events import Moment
@@ -170,6 +171,7 @@ def moves(p: Position) -> bool:
     return p.phase in (Phase.READY, Phase.ACTING, Phase.LOST)
 
 
+@lru_cache(maxsize=16)
 def moment_text(ms: int) -> str:
     from durun.plan.units import show_moment
 
