@@ -41,9 +41,11 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
         _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
     if read.summary(file, no, alive_in(file.path)).status not in read.ENDED:
         _cancel_here(db, no, ms)
-    status = read.summary(file, no, alive_in(file.path)).status
-    if status not in ("cancelled",):
-        raise NotPossible(f"run {s.id} is {status}: the cancel came too late")
+    after = read.summary(file, no, alive_in(file.path))
+    if after.status not in read.ENDED:
+        raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
+    if after.status != "cancelled":
+        raise NotPossible(f"run {s.id} is {after.status}: the cancel came too late; nothing was changed")
     return _shown(file, no, json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 from durun.cli.common import alive_in, document, exit_of, where
 from durun.cli.reader import out, say
 from durun.engine import Engine, Signals, new_place, real_world
-from durun.errors import ExpressionError, PlanRefused, Superseded, Usage
+from durun.errors import ExpressionError, NeedsPerson, PlanRefused, Superseded, Usage
 from durun.machine.model import Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan
 from durun.plan.expressions import Evaluator
@@ -234,11 +235,16 @@ class DriverProcess:
         """The engine of a run that this process holds from now on. Raises Held."""
         held = self.store.take_over(no, self.identity, self.alive, self.world.now())
         pinned = self.store.pinned(no)
+        if pinned.language > LANGUAGE:
+            self.store.let_go(held)
+            made_by = pinned.pins["durun"]
+            raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
         return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
 
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
         from durun.outbox import Deliverer
 
+        preload(plan)
         pinned = pinned or self.store.pinned(held.no)
         if self._deliverer is not None:
             self.commands = self._deliverer.commands
@@ -301,6 +307,20 @@ class DriverProcess:
         else:
             self.commands.close(keep=self.keep)
         self.file.close()
+
+
+def preload(plan: Plan) -> None:
+    """Imports all that driving this plan may need, before its first effect: what is installed later does not reach it."""
+    for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text"):
+        importlib.import_module(name)
+    from durun.plan.expressions import needs_cel
+
+    if needs_cel(plan):
+        pass
+    if any("schema" in state.get("output", {}) for state in plan["states"].values()):
+        from durun.plan import schema
+
+        schema.fault({})  # loads its library
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def _clean_text(text: str) -> None:
 def read_json(raw: str | bytes) -> Json:
     """JSON as RFC 8259 has it, each key once. Raises ValueError in durun's words."""
     try:
-        text = raw.decode("utf-8-sig") if isinstance(raw, bytes) else raw
+        text = raw.decode("utf-8").removeprefix("\ufeff") if isinstance(raw, bytes) else raw
     except UnicodeDecodeError as e:
         raise ValueError(f"it is no UTF-8 at byte {e.start}") from None
     _shallow(text)

@@ -403,3 +403,25 @@ def _short(source: Json) -> str:
         return _kind(source)
     text = " ".join(source.split())
     return text if len(text) <= 80 else text[:79] + "…"
+
+
+def needs_cel(plan: Json) -> bool:
+    """Whether anything in a plan is more than a path, so that working it out needs the library."""
+    todo: list[Json] = [plan]
+    while todo:
+        at = todo.pop()
+        if isinstance(at, dict):
+            bare = [at[word] for word in ("when", "until") if isinstance(at.get(word), str)]
+            if any(not PLAIN.fullmatch(source) for source in bare):
+                return True
+            todo += at.values()
+        elif isinstance(at, list):
+            todo += at
+        elif isinstance(at, str) and "${{" in at:
+            try:
+                parts = split(at)
+            except SyntaxFault:
+                continue
+            if any(isinstance(part, Hole) and not PLAIN.fullmatch(part.source) for part in parts):
+                return True
+    return False

@@ -46,6 +46,7 @@ class Pinned(NamedTuple):
     directory: str
     pins: Json
     bound_to: str
+    language: int
 
 
 class Driver(NamedTuple):
@@ -159,10 +160,11 @@ class Store:
         """What the run took with it when it started."""
         row = rows(
             self.file.db,
-            "SELECT canonical, digest, file, directory, pins, bound_to FROM runs JOIN plans ON digest = plan WHERE no = ?",
+            "SELECT canonical, digest, file, directory, pins, bound_to, language FROM runs JOIN plans ON digest = plan"
+            " WHERE no = ?",
             (no,),
         )[0]
-        return Pinned(value_of(row[0]), row[1], row[2], row[3], value_of(row[4]), row[5])
+        return Pinned(value_of(row[0]), row[1], row[2], row[3], value_of(row[4]), row[5], row[6])
 
     def load(self, no: int) -> Checkpoint:
         """All that is needed to go on; costs what the plan costs, whatever the history."""

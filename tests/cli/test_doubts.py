@@ -272,3 +272,46 @@ def test_json_holds_what_is_promised(durun: Program) -> None:
     assert shown["error"]["name"] == "exit:3" and shown["error"]["state"] == "a"
     failed = json.loads(durun("show", "nope", "--json", exit=5).stdout)
     assert failed["error"]["exit"] == 5
+
+
+def test_a_run_of_a_newer_language_is_stranded_and_says_which_durun_can_go_on(durun: Program) -> None:
+    import apsw
+
+    durun.plan("start: a\nstates: {a: {run: 'exit 1', next: succeeded}}\n")
+    run = durun.start(1)
+    db = apsw.Connection(str(durun.db))
+    db.execute("UPDATE runs SET language = 9, pins = json_set(pins, '$.durun', '7.0')")
+    db.close()
+    assert "7.0" in durun("resume", run, exit=9).stderr
+
+
+def test_what_driving_needs_is_imported_before_the_first_effect(durun: Program) -> None:
+    """An upgrade under a living driver does not reach it: no module is imported after the first command has begun."""
+    durun.plan("""
+vars: {i: 0}
+start: a
+states:
+  a: {run: 'echo a >> "$LEDGER"; exit 3', retry: {max_attempts: 2, initial_interval: 10ms}, catch: [{on: [exit], next: b}], next: b}
+  b: {run: 'echo 1', output: json, assign: {i: '${{ output + vars.i }}'}, poll: {until: output == 1, for: 1s}, idempotent: true, next: c}
+  c: {wait: 10ms, next: succeeded}
+output: '${{ vars.i + 1 }}'
+""")
+    code = (
+        "import sys, durun.outbox as o\n"
+        "begin, seen = o.Deliverer.begin, []\n"
+        "def first(self, *a):\n"
+        "    seen.append(set(sys.modules)) if not seen else None\n"
+        "    return begin(self, *a)\n"
+        "o.Deliverer.begin = first\n"
+        "from durun.cli import main\n"
+        "sys.argv = ['durun', 'start', 'plan.yaml']\n"
+        "try: main()\n"
+        "except SystemExit as e: assert not e.code, e.code\n"
+        "print(sorted(m for m in set(sys.modules) - seen[0]))\n"
+    )
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
