@@ -106,6 +106,16 @@ b: {run: 'echo b >> ticks', next: succeeded}
     assert place.lines("ticks") == ["a", "b"]
 
 
+def test_f38_nothing_begins_where_little_is_free_although_a_commit_would_still_fit(place, small):
+    fill = FILL.replace("bs=64k", "bs=64k count=192")
+    place.durun("start", place.plan(fill), "--id", "r", exit=8)
+    assert place.lines("ticks") == ["a"]
+    assert "free" in place.durun("resume", "r", exit=8).err
+    (small / "filler").unlink()
+    place.durun("resume", "r")
+    assert place.lines("ticks") == ["a", "b"]
+
+
 def everything(place):
     """The bytes of all that lies beside the database, and of itself."""
     found = [p for p in place.folder.rglob("*") if p.is_file() and "durun.db" in str(p)]
@@ -295,6 +305,20 @@ def multiply(place, runs):
     taken = ", ".join({"run": "n", "no": "history.no + 100 * k"}.get(name, name) for name in names)
     ten = "t(k) AS (SELECT 0 UNION ALL SELECT k + 1 FROM t WHERE k < 9)"
     fill(place, f"{counted}, {ten} INSERT INTO history ({', '.join(names)}) SELECT {taken} FROM c, t, history WHERE run = 1")
+
+
+def test_f108_looking_at_runs_costs_the_same_however_many_there_have_been(place):
+    place.durun("start", place.plan(TICK), "--id", "r")
+    asked = [["ls"], ["ls", "--json"], ["ls", "--status", "running"], ["ls", "-q", "--limit", "5"]]
+    multiply(place, 30)
+    few = [bytes_read(place, *words) for words in asked]
+    fill(place, "DELETE FROM history WHERE run > 1")
+    fill(place, "DELETE FROM runs WHERE no > 1")
+    multiply(place, 5000)
+    many = [bytes_read(place, *words) for words in asked]
+    slower = {" ".join(w): (a, b) for w, a, b in zip(asked, few, many, strict=True) if b > a + 300_000}
+    assert not slower
+    assert len(place.durun("ls", "--json").json["runs"]) == 20
 
 
 def test_f108_looking_at_one_run_costs_the_same_however_many_there_have_been(place):
