@@ -161,11 +161,14 @@ class Engine:
         phases |= {p.asking: Phase.PROBING for p in self.at.positions.values() if p.phase is Phase.PROBING}
         return no in phases
 
+    def take_up(self) -> None:
+        """A person resumes the run: what was paused or has failed is taken up."""
+        if self.at.run.status in (Status.FAILED, Status.PAUSED):
+            self.move(TakeUp())
+
     def drive(self, *, wait: bool = True) -> None:
         """Moves the run until it has ended, or only a person can move it (or, without `wait`, time)."""
         assert self.performer is not None
-        if self.at.run.status in (Status.FAILED, Status.PAUSED):
-            self.move(TakeUp())
         for p in list(self.at.positions.values()):
             if p.phase is Phase.HELD:
                 self.move(Settle(p.scope))

@@ -100,7 +100,7 @@ class Deliverer:
                 self.commands.stop(token, steps, why)
         if no in self._adopted:
             adopted = self._adopted[no]
-            adopted.notes.ask_stop(adopted.begun, steps, why)
+            adopted.notes.ask_stop(adopted.begun, adopted.effect.key, steps, why)
             grace = sum(ms for _, ms in steps[:-1]) / 1000
             self._killed[no] = min(self._killed.get(no, float("inf")), time.monotonic() + grace)
 
@@ -149,10 +149,10 @@ class Deliverer:
         timeout = effect.request.get("timeout")
         boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
         if effect.no not in self._killed and timeout is not None and boot - begun.before > timeout / 1000:
-            notes.ask_stop(begun, [("TERM", GRACE)], "timeout")
+            notes.ask_stop(begun, effect.key, [("TERM", GRACE)], "timeout")
             self._killed[effect.no] = now + GRACE / 1000
         elif now > self._killed.get(effect.no, float("inf")):
-            notes.ask_stop(begun, [("KILL", 0)], "timeout")
+            notes.ask_stop(begun, effect.key, [("KILL", 0)], "timeout")
             self._killed[effect.no] = now + 1.0
 
     # to hear

@@ -228,6 +228,7 @@ class DriverProcess:
             return self._show(no, json=json)
         engine = self.take(no)
         with self._watched():
+            engine.take_up()
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
 

@@ -32,6 +32,7 @@ def function(name: str) -> Callable[..., int]:
 
 def run(argv: list[str]) -> int:
     """The exit code of a command."""
+    _three_descriptors()
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
@@ -41,6 +42,18 @@ def run(argv: list[str]) -> int:
     from durun.cli import app
 
     return app.run(argv)
+
+
+def _three_descriptors() -> None:
+    """stdin, stdout and stderr are open, so that no file of ours ever takes one of their numbers."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as the process lives)
 
 
 def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:

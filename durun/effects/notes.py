@@ -122,11 +122,11 @@ class Notes:
         """Whether anything of a begun command lives: its group, its output, or a process with its key."""
         if any(_held(os.path.join(self.path, name)) for name in (begun.out, begun.err)):
             return True
-        if begun.pid is not None and ours(begun):
-            return True
-        return bool(_with_key(key)) if begun.pid is None else False
+        if begun.pid is not None:
+            return ours(begun, key)
+        return bool(_with_key(key))
 
-    def ask_stop(self, begun: Begun, steps: list[tuple[str, int]], why: str) -> None:
+    def ask_stop(self, begun: Begun, key: str, steps: list[tuple[str, int]], why: str) -> None:
         """Has a command stopped: by its keeper, or where that is dead, by the signal itself once it is sure whose it is."""
         if self.keeper_alive():
             line = f"{begun.token} {','.join(f'{name}:{ms}' for name, ms in steps)} {why}\n"
@@ -135,7 +135,7 @@ class Notes:
                 os.write(fd, line.encode())
             finally:
                 os.close(fd)
-        elif begun.pid is not None and ours(begun):
+        elif begun.pid is not None and ours(begun, key):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(begun.pid, getattr(signal, f"SIG{steps[0][0]}"))
 
@@ -163,8 +163,12 @@ def _held(path: str) -> bool:
     return False
 
 
-def ours(begun: Begun) -> bool:
-    """Whether a group is the one that was begun, and lives. A leader must have started in the window that was noted."""
+def ours(begun: Begun, key: str) -> bool:
+    """Whether a group is the one that was begun, and lives.
+
+    A leader must have started in the window that was noted; where it is gone, a member must carry the key of the effect: a pid
+    that was used again is no proof.
+    """
     if begun.pid is None:
         return False
     try:
@@ -181,7 +185,7 @@ def ours(begun: Begun) -> bool:
         return False
     leader = next((m for m in members if m[0] == begun.pid), None)
     if leader is None:
-        return all(m[2] >= begun.before - 1.0 for m in alive)
+        return not set(_with_key(key)).isdisjoint(m[0] for m in alive)
     return begun.before - 1.0 <= leader[2] <= begun.after + 1.0
 
 

@@ -318,18 +318,23 @@ class Expressions:
         if asked:
             return
         name, word = read.names[1], read.names[2]
-        caught = word != "output"
+        whole = f"states.{name}.{word}"
+        if not self._ways(caught=True).on_some_way(name, place.state):
+            said = f"`{whole}` is never there: `{name}` has not been visited on any way to here"
+        elif not self._ways(caught=True).on_every_way(name, place.state):
+            said = f"`{name}` may not have been visited on some way to here: has({whole}) asks whether it was"
+        else:
+            if word == "output" and not self._ways(caught=False).on_every_way(name, place.state):
+                said = f"`{whole}` is not there where `{name}` has failed; has({whole}) asks for it"
+                self.warnings.append(Found(path, said, at))
+            return
+        self.faults.append(Found(path, said, at))
+
+    def _ways(self, *, caught: bool) -> Any:
+        """Which states have ended before which; with `caught` also those that ended with an error."""
         if caught not in self._ended:
             self._ended[caught] = ended_before(self._data, caught=caught)
-        ended = self._ended[caught]
-        if ended.on_every_way(name, place.state):
-            return
-        whole = f"states.{name}.{word}"
-        if not ended.on_some_way(name, place.state):
-            said = f"`{whole}` is never there: `{name}` has not ended on any way to here"
-        else:
-            said = f"`{whole}` is not there on every way to here; has({whole}) asks for it"
-        self.warnings.append(Found(path, said, at))
+        return self._ended[caught]
 
     def _doubles(self, path: Where, hole: Hole, reading: Reading) -> None:
         """Integers and doubles do not mix in arithmetic."""

@@ -225,6 +225,10 @@ def look(path: str, *, create: bool) -> bool:
     except FileNotFoundError:
         if not create:
             raise StoreUnusable(f"there is no database at {path}: `durun start` makes one") from None
+        above = os.path.dirname(path)
+        while not os.path.exists(above):
+            above = os.path.dirname(above)
+        _refuse_remote(above)
         return False
     except OSError as e:
         raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}") from None

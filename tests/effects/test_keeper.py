@@ -264,8 +264,8 @@ def test_a_pid_of_another_process_is_not_taken_for_ours(driver: Driver) -> None:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        assert ours(Begun("a", stranger.pid, now - 0.5, now, "x", "y"))
-        assert not ours(Begun("a", stranger.pid, now - 500, now - 400, "x", "y"))
+        assert ours(Begun("a", stranger.pid, now - 0.5, now, "x", "y"), "key")
+        assert not ours(Begun("a", stranger.pid, now - 500, now - 400, "x", "y"), "key")
     finally:
         stranger.kill()
         stranger.wait()
@@ -293,7 +293,7 @@ def test_a_later_driver_has_a_command_stopped_through_the_control_file(driver: D
     begun = until(lambda: (b := peek(driver).of("a")) and isinstance(b, Begun) and b.pid and b)
     driver.die()
     notes = driver.notes()
-    notes.ask_stop(begun, [("TERM", 1000), ("KILL", 0)], "cancel")
+    notes.ask_stop(begun, "key", [("TERM", 1000), ("KILL", 0)], "cancel")
     until(lambda: notes.refresh() or isinstance(notes.of("a"), End))
     end = notes.of("a")
     assert isinstance(end, End) and (end.status, end.stopped) == (-15, "cancel")

@@ -31,7 +31,7 @@ def states(draw: Any, n: int) -> dict[str, Any]:
     else:
         state |= {"wait": {"wait": "1m"}, "pass": {"pass": {}}, "run": {"run": ["x"]}}[kind]
         state["next"] = draw(targets)
-        state["assign"] = draw(st.sampled_from([{}, {"n": "${{ vars.n + 1 }}"}, {"n": "${{ states.a.output }}"}]))
+        state["assign"] = draw(st.sampled_from([{}, {"n": "${{ vars.n + 1 }}"}, {"n": "${{ states.?a.?output.orValue(1) }}"}]))
     state["catch"] = [
         {"on": on, "next": draw(targets)} for on in draw(st.lists(st.sampled_from(ERRORS), max_size=2, unique_by=str))
     ]
@@ -63,7 +63,7 @@ def plans(draw: Any) -> Any:
             todo += [state.get("next", "")] + [c["next"] for c in [*state["catch"], *state.get("choice", [])]]
     data = {"durun": 1, "name": "random", "vars": {"n": 0}, "start": "a", "states": {k: v for k, v in made.items() if k in reached}}
     for state in data["states"].values():
-        if state.get("assign") == {"n": "${{ states.a.output }}"} and "a" not in data["states"]:
+        if state.get("assign") == {"n": "${{ states.?a.?output.orValue(1) }}"} and "a" not in data["states"]:
             state["assign"] = {}
     plan, faults, _ = read(data)
     assert plan is not None, faults

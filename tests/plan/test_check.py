@@ -494,7 +494,7 @@ def test_a_matcher_that_nearly_names_an_error_is_warned_of() -> None:
     assert [w.message for w in found] == ["`tiemout` is no error durun gives itself; did you mean `timeout`?"]
 
 
-def test_an_output_that_is_not_there_on_every_way_is_warned_of() -> None:
+def test_a_state_that_may_not_have_been_visited_is_a_fault() -> None:
     text = """
 defaults: {idempotent: true}
 output: '${{ states.one.output }}'
@@ -505,12 +505,26 @@ states:
   two: {run: [x, '${{ states.one.output }}', '${{ has(states.one.output) ? states.one.output : 0 }}'], next: three}
   three: {run: [x, '${{ states.three.output }}', '${{ states.pick.exit }}', '${{ states.one.visits }}'], next: succeeded}
 """
+    found, _ = told(text)
+    asks = "`one` may not have been visited on some way to here: has(states.one.output) asks whether it was"
+    assert [(f.line - 2, f.message) for f in found] == [
+        (3, asks),
+        (8, asks),
+        (9, "`states.three.output` is never there: `three` has not been visited on any way to here"),
+    ]
+
+
+def test_an_output_of_a_state_that_may_have_failed_is_warned_of() -> None:
+    text = """
+start: one
+states:
+  one: {run: [x], idempotent: true, next: two, catch: [{on: any, next: two}]}
+  two: {run: [x, '${{ states.one.output }}'], idempotent: true, next: succeeded}
+"""
     found, warnings = told(text)
     assert found == []
-    assert [(w.line - 2, w.message) for w in warnings] == [
-        (3, "`states.one.output` is not there on every way to here; has(states.one.output) asks for it"),
-        (8, "`states.one.output` is not there on every way to here; has(states.one.output) asks for it"),
-        (9, "`states.three.output` is never there: `three` has not ended on any way to here"),
+    assert [w.message for w in warnings] == [
+        "`states.one.output` is not there where `one` has failed; has(states.one.output) asks for it"
     ]
 
 
