@@ -90,7 +90,7 @@ class Engine:
 
     def _moment(self) -> Moment:
         w = self.world
-        drives = self.performer is not None and not self.signals.told and not self.hold
+        drives = self.performer is not None and not self.signals.told and not self.hold and not self._paused()
         place = self.performer.place if drives and self.performer is not None else None
         return Moment(w.now(), w.clock(), w.boot, place, w.draw())
 
@@ -178,13 +178,13 @@ class Engine:
                 if self._leave():
                     return
                 continue
-            if self.at.run.status in TERMINAL or self.at.run.status is Status.PAUSED:
+            if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy):
                 return
-            ready = self._ready()
+            ready = None if self._paused() else self._ready()
             if ready is not None:
                 self.move(ready)
                 continue
-            due = self._next_due()
+            due = None if self._paused() else self._next_due()
             if not self.performer.busy and (due is None or not wait):
                 if self._notes():
                     self.move()
@@ -197,7 +197,7 @@ class Engine:
         for p in self.at.positions.values():
             if p.phase is Phase.READY:
                 return Go(p.scope)
-            if p.phase is Phase.LOST and self.at.run.status is not Status.PAUSED:
+            if p.phase is Phase.LOST:
                 return Settle(p.scope)
             if p.due is not None and self._left(p) <= 0:
                 return Due(p.scope)
@@ -257,6 +257,9 @@ class Engine:
         if self.at.run.status not in TERMINAL and self.signals.exit == 130 and self._moving():
             self.move(Pause("INT"))
         return True
+
+    def _paused(self) -> bool:
+        return self.at.run.status is Status.PAUSED
 
     def _moving(self) -> bool:
         """Whether the run would go on at once: then Ctrl-C pauses it. One that only waits is left to wait."""

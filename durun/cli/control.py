@@ -13,7 +13,7 @@ from durun.cli.common import alive_in, document, exit_of, now, opened, person, w
 from durun.cli.drive import driver
 from durun.cli.reader import out, say
 from durun.errors import Held, NotPossible, Usage
-from durun.machine.events import Cancel, Resolve
+from durun.machine.events import Cancel, Pause, Resolve
 from durun.store import read
 from durun.store.file import File
 from durun.store.runs import Store
@@ -96,6 +96,32 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
         if s.driver is None or not alive(s.driver):
             return
         time.sleep(0.03)
+
+
+def pause(run: str, *, json: bool = False, db: str | None = None) -> int:
+    """Pause a run: what is under way ends, nothing more begins, and timers stand still until `resume`."""
+    file = opened(db)
+    no = read.number(file, run)
+    s = read.summary(file, no, alive_in(file.path))
+    if s.status in read.ENDED:
+        raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
+    if s.status == "paused":
+        raise NotPossible(f"run {s.id} is paused already: `durun resume {s.id}` goes on")
+    if _left_to_driver(file, no, "pause", {}):
+        _until(file, no, ended=False, seconds=30)
+    elif s.status != "paused":
+        with driver(where(db), create=False, quiet=True) as d:
+            engine = d.take(no)
+            engine.hold = True
+            try:
+                engine.move(Pause(person()))
+            finally:
+                d.store.let_go(engine.held)
+    doc = document(file, no)
+    if json:
+        out(__import__("json").dumps(doc, ensure_ascii=False))
+    say(f"run {s.id} is {doc['status']}" + _then(doc))
+    return 0
 
 
 def resolve(

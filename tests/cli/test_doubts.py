@@ -315,3 +315,37 @@ output: '${{ vars.i + 1 }}'
     done = subprocess.run([sys.executable, "-c", code], cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["with its driver", "without"])
+def test_pause_lets_what_is_under_way_end_and_begins_nothing_more(durun: Program, alive: bool) -> None:
+    durun.plan("""
+start: a
+states:
+  a: {run: 'echo a >> "$LEDGER"; until [ -e "$LEDGER.go" ]; do sleep 0.05; done', next: b}
+  b: {run: 'echo b >> "$LEDGER"', next: succeeded}
+""")
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    run = durun.the_run()
+    if not alive:
+        begun.kill()
+        begun.communicate()
+    durun("pause", run)
+    assert durun.show(run)["status"] == "paused"
+    (durun.folder / "ledger.go").touch()
+    if alive:
+        assert begun.wait(30) == 9
+    assert durun.lines() == ["a"]
+    durun("pause", run, exit=10)
+    durun("resume", run)
+    assert durun.lines() == ["a", "b"]
+
+
+def test_a_paused_timer_stands_still(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {wait: 1h, next: succeeded}}\n")
+    durun("start", "plan.yaml", "--no-wait", exit=3)
+    run = durun.the_run()
+    durun("pause", run)
+    durun("resume", run, "--no-wait", exit=3)
+    assert durun.show(run)["waiting_for"][0]["kind"] == "timer"
