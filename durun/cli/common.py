@@ -22,6 +22,10 @@ def where(db: str | None) -> str:
     path = db or default_path()
     if "\0" in path:
         raise Usage("the path of a database holds no NUL")
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Usage(f"the path of a database must be UTF-8 text: {os.fsencode(path)!r} is none") from None
     return os.path.realpath(path)
 
 

@@ -113,12 +113,27 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     missing = [name for name in plan["pins"]["env"] if name not in os.environ]
     if missing:
         raise PlanRefused(f"pins.env names {', '.join(missing)}, which the environment does not have")
-    env = {name: os.environ[name].encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in plan["pins"]["env"]}
+    env = {name: _utf8(os.environ[name], f"pins.env: the value of {name}") for name in plan["pins"]["env"]}
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
+    for name, value in base.items():
+        _utf8(value, f"the environment variable {name}")
     pins = {"env": env, "base": base, "durun": __version__, "host": host()}
     text, plan_digest = canonical_text(plan), digest(plan)
-    at = "-" if file == "-" else os.path.abspath(file)
-    return Birth(text, plan_digest, source, at, os.getcwd(), digest({"plan": plan_digest, "input": values}), pins, LANGUAGE)
+    at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
+    try:
+        directory = _utf8(os.getcwd(), "the working directory")
+    except FileNotFoundError:
+        raise PlanRefused("the working directory is gone: a run needs one to run its commands in") from None
+    return Birth(text, plan_digest, source, at, directory, digest({"plan": plan_digest, "input": values}), pins, LANGUAGE)
+
+
+def _utf8(text: str, what: str) -> str:
+    """The text, which goes with the run. Raises PlanRefused where it is no UTF-8: nothing is changed in silence."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PlanRefused(f"{what} is no UTF-8 text: {os.fsencode(text)!r}") from None
+    return text
 
 
 def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Run, Json]:

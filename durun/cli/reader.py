@@ -33,6 +33,7 @@ def function(name: str) -> Callable[..., int]:
 def run(argv: list[str]) -> int:
     """The exit code of a command."""
     _three_descriptors()
+    sys.excepthook = _bug
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
@@ -42,6 +43,20 @@ def run(argv: list[str]) -> int:
     from durun.cli import app
 
     return app.run(argv)
+
+
+def _bug(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    """A fault of durun itself: one line for the user, and the traceback in a file for us. The interpreter ends with 1."""
+    import tempfile
+    import traceback
+
+    lines = "".join(traceback.format_exception(kind, error, where))
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="durun-bug-", suffix=".log", delete=False, errors="replace") as f:
+            f.write(lines)
+        say(f"durun has a fault of its own ({kind.__name__}: {error}); please report {f.name}. What was committed stands.")
+    except OSError:
+        say(lines)
 
 
 def _three_descriptors() -> None:
@@ -121,6 +136,9 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return 0
+    except UnicodeEncodeError as e:
+        say(f"{e.object[:60]!a} is no UTF-8 text")
+        return 2
     except KeyboardInterrupt:
         return 130
 

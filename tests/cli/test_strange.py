@@ -1,0 +1,76 @@
+"""What a shell may hand over that is no text: refused in one line, never changed in silence, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from program import COMMAND, Program
+
+PLAN = "start: a\nstates: {a: {run: 'true', next: succeeded}}\n"
+
+
+def run(durun: Program, *words: bytes, exit: int, env: dict[bytes, bytes] | None = None, **more: Any) -> str:
+    all_env = {os.fsencode(k): os.fsencode(v) for k, v in durun.env.items()} | (env or {})
+    argv = [*map(os.fsencode, COMMAND), *words]
+    done = subprocess.run(argv, cwd=more.pop("cwd", durun.folder), env=all_env, capture_output=True, timeout=60, **more)
+    said = done.stderr.decode("utf-8", "replace")
+    assert done.returncode == exit, said
+    assert "Traceback" not in said
+    return said
+
+
+def test_a_pinned_value_that_is_no_text_is_refused(durun: Program) -> None:
+    durun.plan("pins: {env: [STRANGE]}\n" + PLAN)
+    assert "STRANGE" in run(durun, b"start", b"plan.yaml", exit=7, env={b"STRANGE": b"a\xffb"})
+    assert not durun.db.exists()
+
+
+def test_a_path_variable_that_is_no_text_is_refused(durun: Program) -> None:
+    durun.plan(PLAN)
+    path = os.fsencode(durun.env["PATH"]) + b":/x\xff"
+    assert "PATH" in run(durun, b"start", b"plan.yaml", exit=7, env={b"PATH": path})
+
+
+def test_other_bytes_in_the_environment_reach_the_command_as_they_are(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'printf %s \"$OTHER\" > other', next: succeeded}}\n")
+    run(durun, b"start", b"plan.yaml", exit=0, env={b"OTHER": b"a\xffb"})
+    assert (durun.folder / "other").read_bytes() == b"a\xffb"
+
+
+def test_a_working_directory_that_is_no_text_or_gone_is_refused(durun: Program) -> None:
+    plan = durun.plan(PLAN)
+    where = os.fsencode(durun.folder) + b"/w\xff"
+    os.mkdir(where)
+    run(durun, b"start", os.fsencode(plan), exit=7, cwd=where)
+
+
+@pytest.mark.parametrize(
+    "words", [[b"show", b"\xff"], [b"resume", b"\xff"], [b"ls", b"--plan", b"\xff"], [b"ls", b"--db", b"\xff"]]
+)
+def test_arguments_that_are_no_text_are_refused(durun: Program, words: list[bytes]) -> None:
+    durun.plan(PLAN)
+    durun.start()
+    run(durun, *words, exit=2)
+
+
+def test_an_input_that_is_no_text_is_refused(durun: Program) -> None:
+    durun.plan("input: {who: string}\n" + PLAN)
+    run(durun, b"start", b"plan.yaml", b"-i", b"who=\xff", exit=7)
+
+
+def test_a_bug_is_one_line_and_a_file(durun: Program) -> None:
+    code = (
+        "import sys; from durun.cli import main, look\n"
+        "def ls(**k): raise ZeroDivisionError('on purpose')\n"
+        "ls.__kwdefaults__ = {}\n"
+        "look.ls = ls; sys.argv = ['durun', 'ls']; main()\n"
+    )
+    import sys
+
+    env = {**durun.env, "TMPDIR": str(durun.folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "on purpose" in done.stderr
+    assert "Traceback" in next(durun.folder.glob("durun-bug-*.log")).read_text()
