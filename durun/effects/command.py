@@ -2,14 +2,13 @@
 
 A place is a folder of the database's own folder. In it lie the driver's lock, the keeper's journal, the gate, the control file,
 and what the commands print. The driver's lock is held while the driver lives; liveness is asked with a shared lock, let go at
-once, and never unlinks a lock that could be taken.
+once, and never unlinks a lock that could be taken. What the keeper says here it has noted before in the same words.
 """
 
 from __future__ import annotations
 
 import binascii
 import contextlib
-import errno
 import fcntl
 import marshal
 import os
@@ -17,18 +16,21 @@ import select
 import signal
 import socket
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 GRACE = 10_000  # ms between a signal and the next
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
+PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
-FILES = ("lock", "journal", "gate", "control")
+FILES = ("control", "gate", "journal", "lock")  # in the order in which they may go: without a journal there is nothing to take over
 
 
 class Request(NamedTuple):
     """What to begin. Times are ms; `env` lies over the driver's environment, `without` is taken out of it."""
 
-    token: str
+    token: str  # of this attempt alone; no blanks in it
     argv: list[str]
     env: dict[str, str]
     cwd: str
@@ -37,6 +39,7 @@ class Request(NamedTuple):
     heartbeat: int | None = None
     capture: bool = False
     without: tuple[str, ...] = ()
+    grace: int = GRACE
 
 
 class End(NamedTuple):
@@ -44,29 +47,35 @@ class End(NamedTuple):
 
     token: str
     status: int  # exit code, or minus the number of a signal
-    stopped: str
-    left: tuple[int, ...]
+    stopped: str  # why it was stopped: timeout, heartbeat, or what was said with the wish; '' where it ended by itself
+    left: tuple[int, ...]  # pids of what it left behind, 20 at most
     out: str
     err: str
     out_size: int
-    out_crc: int
+    out_crc: int  # 0 where the output was not to become data
     data: str
-    data_size: int | None
+    data_size: int | None  # None where nothing was written to $DURUN_OUTPUT
     data_crc: int
+    err_size: int
+    ms: int
 
 
 class NoStart(NamedTuple):
+    """It never began. `what` says what the errno is about: directory, environment, program, its stdin, its output."""
+
     token: str
     errno: int
     what: str
 
 
 class Full(NamedTuple):
+    """Not begun: its end could not be noted, or its files not made, on a disk that is full."""
+
     token: str
 
 
 class Refused(NamedTuple):
-    """The gate is closed: another driver has taken over."""
+    """Not begun: the gate is closed, another driver has taken over."""
 
     token: str
 
@@ -79,7 +88,7 @@ Report = End | NoStart | Full | Refused | KeeperGone
 
 
 class Commands:
-    """The commands of one driver, in its place."""
+    """The commands of one driver, in its place. `pid` is the keeper's."""
 
     def __init__(self, folder: str, place: str) -> None:
         """Makes the place, takes the driver's lock, and starts the keeper beside the driver. Raises OSError."""
@@ -96,15 +105,14 @@ class Commands:
         self._start()
 
     def _start(self) -> None:
+        """The keeper gets the journal's open description, already locked: there is no moment in which nobody holds it."""
         journal = os.open(os.path.join(self.path, "journal"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(journal, fcntl.LOCK_EX)
         self._socket, theirs = socket.socketpair()
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (theirs.fileno(), journal)]
-        actions: list[tuple[Any, ...]] = [
-            (os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)
-        ]  # fmt: skip
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
-        blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+        blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]  # until it ignores them
         argv = [sys.executable, "-I", "-S", KEEPER, self.path]
         self.pid = os.posix_spawn(
             sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=blocked, setsigdef=[signal.SIGCHLD]
@@ -122,45 +130,40 @@ class Commands:
         self._number += 1
         return self._number
 
-    def begin(self, request: Request, number: int) -> None:
-        """Asks the keeper to begin. What becomes of it comes as a report."""
-        self._held.add(request.token)
-        self._send(
-            {
-                "kind": "begin", "token": request.token, "n": number, "argv": request.argv, "env": request.env,
-                "without": request.without, "cwd": request.cwd, "stdin": request.stdin, "timeout": request.timeout,
-                "heartbeat": request.heartbeat, "grace": GRACE, "capture": request.capture,
-                "alive": self.alive_path(number), "data": self.data_path(number),
-            }
-        )  # fmt: skip
-
     def data_path(self, number: int) -> str:
         return os.path.join(self.path, f"{number}.json")
 
     def alive_path(self, number: int) -> str:
         return os.path.join(self.path, f"{number}.alive")
 
+    def begin(self, request: Request, number: int) -> None:
+        """Asks the keeper to begin. What becomes of it comes as a report."""
+        self._held.add(request.token)
+        self._send(
+            {
+                "kind": "begin", "token": request.token, "n": number, "argv": request.argv, "env": request.env,
+                "without": request.without, "cwd": os.fsencode(request.cwd), "stdin": request.stdin, "timeout": request.timeout,
+                "heartbeat": request.heartbeat, "grace": request.grace, "capture": request.capture,
+                "alive": os.fsencode(self.alive_path(number)), "data": os.fsencode(self.data_path(number)),
+            }
+        )  # fmt: skip
+
     def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
-        """Asks the keeper to send these signals, each with its grace in ms, until the group is gone."""
+        """Asks the keeper to send these signals (INT, TERM, KILL), each with its grace in ms, until the group is gone."""
         self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
 
     def _send(self, request: dict[str, Any]) -> None:
         data = marshal.dumps(request, 2)
         try:
-            self._socket.sendall(len(data).to_bytes(4, "big") + data)
+            self._socket.sendall(len(data).to_bytes(4, "big") + data, getattr(socket, "MSG_NOSIGNAL", 0))
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 
     def receive(self, timeout: float | None = 0) -> list[Report]:
-        """What the keeper has to say, waiting at most so many seconds for it; None where it is known that there is something."""
-        if self._gone:
+        """What the keeper has to say, waiting at most so many seconds for it (None: however long)."""
+        if self._gone or not self._readable(timeout):
             return []
-        if timeout is not None and not select.select([self._socket], [], [], timeout)[0]:
-            return []
-        try:
-            data = self._socket.recv(1 << 20)
-        except ConnectionResetError:
-            data = b""
+        data = self._read()
         if not data:
             self._gone = True
             with contextlib.suppress(ChildProcessError):
@@ -172,20 +175,30 @@ class Commands:
             length = int.from_bytes(self._incoming[:4], "big")
             if len(self._incoming) < 4 + length:
                 break
-            words = marshal.loads(self._incoming[4 : 4 + length])
+            report = report_of(self._incoming[4 : 4 + length].decode("utf-8", "surrogateescape").split("\t"), self.place)
             self._incoming = self._incoming[4 + length :]
-            report = read_answer(words, self.place)
             self._held.discard(report.token)
             found.append(report)
         return found
 
+    def _readable(self, timeout: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else max(0, int(timeout * 1000))))
+
+    def _read(self) -> bytes:
+        """The next bytes, b'' at the end. A reset is said once, before what the other side still wrote."""
+        for _ in range(2):
+            with contextlib.suppress(ConnectionResetError):
+                return self._socket.recv(1 << 20)
+        return b""
+
     def close(self, *, keep: bool) -> None:
-        """Lets the keeper go; with `keep`, the notes stay for whoever goes on."""
+        """Lets the keeper go; with `keep`, or where something is under way, the notes stay for whoever goes on."""
         idle = not self._held
-        self._socket.close()
         if idle and not self._gone:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, 0)
+            idle = self._see_off()
+        self._socket.close()
         if idle and not keep:
             for name in FILES:
                 with contextlib.suppress(FileNotFoundError):
@@ -194,25 +207,38 @@ class Commands:
                 os.rmdir(self.path)
         os.close(self._lock)
 
+    def _see_off(self) -> bool:
+        """Whether an idle keeper has gone. One that stands still is left alone: it goes once somebody lets it go on."""
+        end = time.monotonic() + PARTING
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        while (left := end - time.monotonic()) > 0 and self._readable(left):
+            if not self._read():
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(self.pid, 0)
+                return True
+        return False
 
-def read_answer(words: tuple[Any, ...], place: str) -> End | NoStart | Full | Refused:
+
+def report_of(words: Sequence[str], place: str) -> End | NoStart | Full | Refused:
     """A report from what the keeper says, or noted."""
     kind, token = words[0], words[1]
     if kind == "ended":
-        return end_of(token, words[2], place)
+        return _end_of(token, words[2:], place)
     if kind == "nostart":
-        return NoStart(token, words[2], words[3])
+        return NoStart(token, int(words[2]), words[3])
     return Full(token) if kind == "full" else Refused(token)
 
 
-def end_of(token: str, end: dict[str, Any], place: str) -> End:
+def _end_of(token: str, words: Sequence[str], place: str) -> End:
     def within(name: str) -> str:
         return f"{place}/{name}" if name else ""
 
-    size, crc = end["data"] or (None, 0)
+    status, stopped, left, out, err, out_size, err_size, out_crc, data, data_size, data_crc, ms = words
     return End(
-        token, end["status"], end["stopped"], tuple(end["left"]), within(end["out"]), within(end["err"]),
-        end["sizes"][0], end["crc"], within(end["name"]), size, crc,
+        token, int(status), stopped, tuple(map(int, left.split(","))) if left else (), within(out), within(err),
+        int(out_size), int(out_crc), within(data), None if data_size == "-1" else int(data_size), int(data_crc), int(err_size),
+        int(ms),
     )  # fmt: skip
 
 
@@ -223,10 +249,8 @@ def read_whole(folder: str, path: str, size: int, crc: int) -> bytes | None:
     try:
         with open(os.path.join(folder, path), "rb") as f:
             data = f.read(size)
-    except OSError as e:
-        if e.errno == errno.ENOENT:
-            return None
-        raise
+    except FileNotFoundError:
+        return None
     return data if len(data) == size and binascii.crc32(data) == crc else None
 
 

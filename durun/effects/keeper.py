@@ -3,12 +3,16 @@
 Run by path with `-I -S`, it imports only what is built into the interpreter or a C module beside it.
 
 Rules:
-- a command is noted before it begins, and its end is noted in space reserved before; only this process writes the journal
+- all that may fail is made ready first; then the note, then the spawn. The end is noted in space reserved before; only this
+  process writes the journal
 - between looking at the gate and the note of the pid the gate is held shared: whoever takes over closes it for ever, and from
-  then on nothing more begins here
-- one way to stop: signal, grace, next signal, to the whole group; the end is noted when the group is gone
+  then on nothing more begins here. While it is being closed a request waits
+- one way to stop: signal, grace, next signal, to the whole group; the end is noted when the group is gone. A second wish to
+  stop can only hasten it
 - only the keeper signals a group, and before it has reaped the leader
 - the end of the command ends it, not the end of its output; what it leaves behind is named
+- a disk that is full and a resource that is short are no fault of the command: the first is reported as such, the second waits
+  for a command to end
 - without a driver it goes on until its last command has ended, looking at the control file five times a second
 
 Started as: keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
@@ -32,68 +36,73 @@ if TYPE_CHECKING:
 
     Request = dict[str, Any]
     Env = dict[bytes, bytes]
+    Steps = list[tuple[str, int]]
 
 SOCKET, JOURNAL = 3, 4
 CHUNK = 65536  # bytes of the journal reserved at a time
 PER_JOB = 4096  # bytes that must be there for each live command
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 READ = 1 << 16
-DEFAULT = [
-    getattr(signals, "SIG" + name)
-    for name in ("HUP", "INT", "QUIT", "PIPE", "TERM", "CHLD", "TSTP", "TTIN", "TTOU", "XFSZ", "USR1", "USR2", "ALRM")
-]
+MOMENT = 0.02  # s between looks at what gives no sign when it changes
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 NAMES = {"INT": signals.SIGINT, "TERM": signals.SIGTERM, "KILL": signals.SIGKILL}
+RANK = {"": 0, "INT": 1, "TERM": 2, "KILL": 3}
+DEFAULT = [number for number in signals.valid_signals() if number not in (signals.SIGKILL, signals.SIGSTOP)]
 
 
 class Job:
     """One live command."""
 
-    def __init__(self, token: str, pid: int, files: Files, request: Request, now: float) -> None:
+    def __init__(self, token: str, pid: int, files: tuple[File, File], request: Request, now: float) -> None:
         self.token, self.pid, self.files, self.request = token, pid, files, request
-        self.begun = now
+        self.begun = self.sign = self.looked = now
         self.deadline = None if request["timeout"] is None else now + request["timeout"] / 1000
         self.silence = None if request["heartbeat"] is None else request["heartbeat"] / 1000
-        self.sign = now
-        self.seen: object = None
-        self.looked = now
+        self.seen: object = (0, 0, 0)
         self.stopped = ""
-        self.steps: list[tuple[str, int]] = []  # (signal, seconds until the next)
+        self.sent = ""  # the last signal of the way to stop
+        self.steps: Steps = []  # (signal, ms until the next)
         self.next_step: float | None = None
         self.status: int | None = None  # of the leader, once it is dead
 
 
-class Files:
-    """A pair of output files, kept open here to look at their size and whether anybody else holds them."""
+class File:
+    """An output file, kept open here to look at its size and at who else has it."""
 
-    def __init__(self, number: int) -> None:
-        self.out, self.err = "%d.out" % number, "%d.err" % number
-        flags = posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
-        self.out_fd = posix.open(self.out, flags, 0o600)
-        self.err_fd = posix.open(self.err, flags, 0o600)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fd = posix.open(name, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o600)
 
-    def sizes(self) -> tuple[int, int]:
-        return posix.fstat(self.out_fd).st_size, posix.fstat(self.err_fd).st_size
+    def size(self) -> int:
+        return posix.fstat(self.fd).st_size
 
     def held(self) -> bool:
-        """Whether anybody else still has one of them open as its output."""
-        for fd in (self.out_fd, self.err_fd):
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            except OSError:
-                return True
+        """Whether anybody still has it as its output: the lock that a command inherits is there."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+        except OSError:
+            return True
         return False
 
-    def for_command(self, name: str) -> int:
+    def alone(self) -> bool:
+        """Whether nobody else has it open, also not anew through /dev/stdout. Only Linux can say that: a lease is given."""
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except AttributeError:
+            return not self.held()
+        except OSError as e:
+            return e.errno != errno.EAGAIN and not self.held()
+        return True
+
+    def for_command(self) -> int:
         """A description of its own, locked shared, that the command inherits and whoever it leaves behind keeps."""
-        fd = posix.open(name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
+        fd = posix.open(self.name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
-
-    def close(self) -> None:
-        posix.close(self.out_fd)
-        posix.close(self.err_fd)
 
 
 class Journal:
@@ -116,11 +125,12 @@ class Journal:
                 write_all(JOURNAL, bytes(CHUNK), self.reserved)
             self.reserved += CHUNK
 
-    def note(self, *record: Any) -> None:
-        payload = marshal.dumps(record, 2).hex().encode()
-        line = b"%08x %s\n" % (binascii.crc32(payload), payload)
+    def note(self, *words: object) -> bytes:
+        said = "\t".join(map(str, words)).encode("utf-8", "surrogateescape")
+        line = b"%08x %s\n" % (binascii.crc32(said), said)
         write_all(JOURNAL, line, self.at)
         self.at += len(line)
+        return said
 
 
 def write_all(fd: int, data: bytes, at: int) -> None:
@@ -132,44 +142,51 @@ def write_all(fd: int, data: bytes, at: int) -> None:
 class Keeper:
     def __init__(self, folder: str) -> None:
         posix.chdir(folder)
-        self.folder = folder
         self.gate = posix.open("gate", posix.O_RDONLY | posix.O_CLOEXEC)
         self.here = posix.open(".", posix.O_RDONLY | posix.O_CLOEXEC)
+        self.null = posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
         self.journal = Journal()
         self.jobs: dict[str, Job] = {}
-        self.pool: list[Files] = []
-        self.files = 0
+        self.waiting: list[Request] = []
+        self.pool: dict[str, list[File]] = {"out": [], "err": []}
+        self.made = {"out": 0, "err": 0}
         self.incoming, self.outgoing = b"", b""
-        self.orphan = self.closed = False
+        self.orphan = self.closed = self.introduced = self.reset = False
         self.control_at = 0
-        self.environ = dict(posix.environ)
 
     # the loop
 
     def run(self) -> None:
         read, write = posix.pipe()
-        for fd in (read, write):
+        for fd in (read, write, SOCKET):
             posix.set_blocking(fd, False)
         signals.set_wakeup_fd(write, warn_on_full_buffer=False)
-        posix.set_blocking(SOCKET, False)
         poll = select.poll()
         poll.register(read, select.POLLIN)
         poll.register(SOCKET, select.POLLIN)
-        while not (self.orphan and not self.jobs):
+        try:
+            self.introduce()
+        except OSError:
+            pass  # a full disk: again before the first command
+        while self.jobs or self.waiting or not self.orphan:
             if not self.orphan:
                 poll.modify(SOCKET, select.POLLIN | (select.POLLOUT if self.outgoing else 0))
             for fd, what in poll.poll(self.patience()):
                 if fd == read:
                     posix.read(read, READ)
-                elif what & select.POLLOUT:
+                    continue
+                if what & select.POLLOUT:
                     self.flush()
-                if fd == SOCKET and what & ~select.POLLOUT:
+                if what & ~select.POLLOUT:
                     self.hear()
                     if self.orphan:
                         poll.unregister(SOCKET)
             now = time.monotonic()
             for job in list(self.jobs.values()):
                 self.look(job, now)
+            waiting, self.waiting = self.waiting, []
+            for request in waiting:
+                self.begin(request)
             if self.orphan:
                 self.obey()
         self.tidy()
@@ -177,36 +194,35 @@ class Keeper:
     def patience(self) -> int:
         """Milliseconds until something has to be looked at."""
         now = time.monotonic()
-        wait = 0.2 if self.orphan else 60.0
+        wait = MOMENT if self.waiting else 0.2 if self.orphan else 60.0
         for job in self.jobs.values():
-            if job.next_step is not None:
-                wait = min(wait, 0.02 if job.status is not None else job.next_step - now)
-            elif job.status is not None:
-                wait = min(wait, 0.02)
-            elif job.deadline is not None:
-                wait = min(wait, job.deadline - now)
-            if job.silence is not None and not job.stopped:
-                wait = min(wait, max(0.02, job.silence / 10))
+            if job.status is not None:
+                wait = min(wait, MOMENT)
+            elif job.next_step is not None:
+                wait = min(wait, job.next_step - now)
+            else:
+                if job.deadline is not None:
+                    wait = min(wait, job.deadline - now)
+                if job.silence is not None:
+                    wait = min(wait, max(MOMENT, job.silence / 10))
         return max(0, int(wait * 1000) + 1)
 
     # the driver
 
     def hear(self) -> None:
-        while True:
+        while not self.orphan:
             try:
                 data = posix.read(SOCKET, READ * 16)
             except BlockingIOError:
                 break
-            except ConnectionResetError:
-                continue
-            except OSError:
+            except OSError as e:
+                # said once when the driver died with answers unread: its last requests still lie behind it
+                if e.errno == errno.ECONNRESET and not self.reset:
+                    self.reset = True
+                    continue
                 data = b""
-            if not data:
-                self.orphan = True
-                break
+            self.orphan = not data
             self.incoming += data
-            if len(data) < READ:
-                break
         while len(self.incoming) >= 4:
             length = int.from_bytes(self.incoming[:4], "big")
             if len(self.incoming) < 4 + length:
@@ -218,12 +234,10 @@ class Keeper:
             else:
                 self.stop(request["token"], request["steps"], request["why"])
 
-    def answer(self, *words: Any) -> None:
-        if self.orphan:
-            return
-        data = marshal.dumps(words, 2)
-        self.outgoing += len(data).to_bytes(4, "big") + data
-        self.flush()
+    def answer(self, said: bytes) -> None:
+        if not self.orphan:
+            self.outgoing += len(said).to_bytes(4, "big") + said
+            self.flush()
 
     def flush(self) -> None:
         while self.outgoing:
@@ -237,7 +251,7 @@ class Keeper:
             self.outgoing = self.outgoing[n:]
 
     def obey(self) -> None:
-        """What a later driver wrote into the control file: TOKEN SIGNAL:MS,SIGNAL:MS WHY."""
+        """What a later driver wrote into the control file: TOKEN, SIGNAL:MS,SIGNAL:MS and why, with tabs between."""
         try:
             fd = posix.open("control", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self.here)
         except OSError:
@@ -246,188 +260,218 @@ class Keeper:
         posix.close(fd)
         end = data.rfind(b"\n") + 1
         self.control_at += end
-        for line in data[:end].decode("ascii", "replace").split("\n"):
-            words = line.split(" ")
-            if len(words) == 3:
-                steps = [(s.partition(":")[0], int(s.partition(":")[2] or 0)) for s in words[1].split(",")]
-                self.stop(words[0], steps, words[2])
+        for line in data[:end].decode("utf-8", "replace").splitlines():
+            try:
+                token, way, why = line.split("\t")
+                steps = [(name, int(ms)) for name, ms in (step.split(":") for step in way.split(","))]
+            except ValueError:
+                continue
+            if all(name in NAMES for name, _ in steps):
+                self.stop(token, steps, why)
 
     # to begin
 
     def begin(self, request: Request) -> None:
         token = request["token"]
+        if not self.closed:
+            try:
+                fcntl.flock(self.gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:  # it is being closed: soon it is, or who closed it has died
+                self.waiting.append(request)
+                return
+            try:
+                self.closed = bool(posix.pread(self.gate, 1, 0))
+                if not self.closed:
+                    self.begin_inside(request, token)
+            finally:
+                fcntl.flock(self.gate, fcntl.LOCK_UN)
         if self.closed:
-            return self.answer("refused", token)
-        fcntl.flock(self.gate, fcntl.LOCK_SH)
-        try:
-            if posix.pread(self.gate, 1, 0):
-                self.closed = True
-                return self.answer("refused", token)
-            try:
-                self.journal.reserve(len(self.jobs))
-                files = self.take_files(request["capture"])
-            except OSError as e:
-                return self.answer("full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "nostart", token, e.errno, "its output")
-            self.journal.note("about", token, request["n"], files.out, files.err)
-            self.spawn(request, token, files)
-        finally:
-            fcntl.flock(self.gate, fcntl.LOCK_UN)
+            self.answer(b"refused\t" + token.encode())
 
-    def take_files(self, fresh: bool) -> Files:
-        posix.fchdir(self.here)
-        while self.pool and not fresh:
-            files = self.pool.pop()
-            if files.sizes() == (0, 0) and not files.held():
-                return files
-            files.close()
-        self.files += 1
-        return Files(self.files)
-
-    def spawn(self, request: Request, token: str, files: Files) -> None:
-        out, err = files.for_command(files.out), files.for_command(files.err)
-        given: int | None = None
-        before = clock()
+    def begin_inside(self, request: Request, token: str) -> None:
+        """Makes all ready, notes, spawns, notes. Whatever goes wrong is noted or answered as what it is."""
+        files: list[File] = []
+        opened: list[int] = []
+        what, noted = "its output", False
         try:
-            given = self.stdin(request["stdin"])
-            try:
-                posix.chdir(request["cwd"])
-            except OSError as e:
-                return self.no_start(token, files, e.errno or errno.EINVAL, "directory")
-            env = self.environ_of(request)
-            program, trouble = find(request["argv"][0], env)
-            if program is None:
-                return self.no_start(token, files, trouble, "program")
-            try:
-                pid = self.spawn_program(program, request["argv"], env, (given, out, err))
-            except (OSError, ValueError) as e:
-                return self.no_start(token, files, getattr(e, "errno", None) or errno.EINVAL, "program")
-        except OSError as e:
-            return self.no_start(token, files, e.errno or errno.EINVAL, "stdin")
+            self.journal.reserve(len(self.jobs))
+            self.introduce()
+            files.append(self.take("out", request["capture"]))
+            files.append(self.take("err", False))
+            what = "its stdin"
+            opened.append(self.stdin(request["stdin"]))
+            opened += [file.for_command() for file in files]
+            what = "environment"
+            env = environ_of(request)
+            what = "directory"
+            posix.chdir(request["cwd"])
+            what = "program"
+            words = [word.encode("utf-8", "surrogateescape") for word in request["argv"]]
+            actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(opened)]
+            program = find(words[0], env)
+            self.journal.note("about", token, files[0].name, files[1].name)
+            noted, before = True, clock()
+            pid = posix.posix_spawn(program, words, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
+        except (OSError, ValueError) as e:
+            number = getattr(e, "errno", None) or errno.EINVAL
+            later = number in SHORT and bool(self.tidy() or self.jobs)
+            for file in files:
+                self.give_back(file)
+            return self.not_begun(request, number, what, noted, later)
         finally:
-            for fd in (out, err, given):
-                if fd is not None:
-                    posix.close(fd)
+            for fd in opened:
+                posix.close(fd)
+            posix.fchdir(self.here)
         self.journal.note("begun", token, pid, before, clock())
-        self.jobs[token] = Job(token, pid, files, request, time.monotonic())
+        job = self.jobs[token] = Job(token, pid, (files[0], files[1]), request, time.monotonic())
+        if "stop" in request:
+            self.go_on_to_stop(job, *request["stop"])
 
-    def spawn_program(self, program: bytes, argv: list[str], env: Env, fds: tuple[int, ...]) -> int:
-        actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(fds)]
-        words = [a.encode("utf-8", "surrogateescape") for a in argv]
-        return posix.posix_spawn(program, words, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
+    def not_begun(self, request: Request, number: int, what: str, noted: bool, later: bool) -> None:
+        token = request["token"]
+        if number in FULL or later:
+            if noted:
+                self.journal.note("not_yet", token, number)
+            if number in FULL:
+                self.answer(b"full\t" + token.encode())
+            else:
+                self.waiting.append(request)
+        else:
+            self.answer(self.journal.note("nostart", token, number, what))
 
-    def no_start(self, token: str, files: Files, number: int, what: str) -> None:
-        self.journal.note("nostart", token, number, what)
-        self.pool.append(files)
-        self.answer("nostart", token, number, what)
+    def introduce(self) -> None:
+        """Notes who this is: whoever finds a pid here must know in which boot and which PID namespace it means something."""
+        if not self.introduced:
+            self.journal.reserve(0)
+            self.journal.note("keeper", "", posix.getpid(), *where())
+            self.introduced = True
+
+    def take(self, kind: str, fresh: bool) -> File:
+        if self.pool[kind] and not fresh:
+            return self.pool[kind].pop()
+        self.made[kind] += 1
+        return File("%d.%s" % (self.made[kind], kind))
+
+    def give_back(self, file: File) -> None:
+        """An output file that stayed empty and that nobody has any more is used again: making files is what costs."""
+        if file.size() == 0 and file.alone():
+            self.pool[file.name.rpartition(".")[2]].append(file)
+        else:
+            posix.close(file.fd)
 
     def stdin(self, data: bytes | None) -> int:
-        posix.fchdir(self.here)
+        """A file without a name: a pipe would hang where it is longer than the pipe and not read."""
         if data is None:
-            return posix.open("/dev/null", posix.O_RDONLY | posix.O_CLOEXEC)
-        name = "stdin"
-        fd = posix.open(name, posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_CLOEXEC, 0o600)
-        posix.unlink(name)
-        write_all(fd, data, 0)
+            return posix.dup(self.null)
+        fd = posix.open("stdin", posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o600)
+        try:
+            posix.unlink("stdin")
+            write_all(fd, data, 0)
+        except OSError:
+            posix.close(fd)
+            raise
         return fd
-
-    def environ_of(self, request: Request) -> Env:
-        env = dict(self.environ)
-        for name in request["without"]:
-            env.pop(name.encode("utf-8", "surrogateescape"), None)
-        for name, value in request["env"].items():
-            env[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
-        return env
 
     # to stop
 
-    def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
-        job = self.jobs.get(token)
-        if job is None:
-            return
-        if not job.stopped:
-            job.stopped = why
-        job.steps = list(steps)
-        self.step(job)
+    def stop(self, token: str, steps: Steps, why: str) -> None:
+        for request in self.waiting:
+            if request["token"] == token:
+                request["stop"] = steps, why
+        if token in self.jobs:
+            self.look(self.jobs[token], time.monotonic())  # an end that came before is not one that was made
+        if token in self.jobs:
+            self.go_on_to_stop(self.jobs[token], steps, why)
+
+    def go_on_to_stop(self, job: Job, steps: Steps, why: str) -> None:
+        """Goes over to a harsher way to stop, or hastens the one that is gone already."""
+        job.stopped = job.stopped or why.replace("\t", " ").replace("\n", " ")
+        if job.next_step is None or RANK[steps[0][0]] > RANK[job.sent]:
+            job.steps = list(steps)
+            self.step(job)
+        else:
+            job.next_step = min(job.next_step, time.monotonic() + steps[0][1] / 1000)
 
     def step(self, job: Job) -> None:
-        """The next signal of the way to stop, to the whole group."""
-        if not job.steps:
-            job.next_step = time.monotonic() + 1.0
-            job.steps = [("KILL", 0)]
-            return
-        name, grace = job.steps.pop(0)
-        signal_group(job.pid, NAMES[name])
-        if name != "KILL":
-            signal_group(job.pid, signals.SIGCONT)
-        job.next_step = time.monotonic() + grace / 1000
+        """The next signal of the way to stop, to the whole group; what outlives all of them gets KILL again."""
+        job.sent, grace = job.steps.pop(0) if job.steps else ("KILL", 1000)
+        signal_group(job.pid, NAMES[job.sent])
+        signal_group(job.pid, signals.SIGCONT)  # one that was stopped hears nothing else
+        job.next_step = time.monotonic() + (grace if job.steps or job.sent != "KILL" else 1000) / 1000
 
     # to end
 
     def look(self, job: Job, now: float) -> None:
         if job.status is None:
-            job.status = leader_status(job.pid)
+            job.status = leader_status(job.pid, leave=bool(job.stopped))
+        if not job.stopped:
             if job.status is None:
                 return self.look_at_time(job, now)
-        if job.stopped:
-            if others(job.pid):
-                if job.next_step is not None and now >= job.next_step:
-                    self.step(job)
-                return
+            return self.ended(job, [] if group_gone(job.pid) else others(job.pid))
+        if job.status is not None and not others(job.pid):
             reap(job.pid)
             return self.ended(job, [])
-        reap(job.pid)
-        left = [] if group_gone(job.pid) else others(job.pid)
-        self.ended(job, left)
+        if job.next_step is not None and now >= job.next_step:
+            self.step(job)
 
     def look_at_time(self, job: Job, now: float) -> None:
-        if job.stopped:
-            if job.next_step is not None and now >= job.next_step:
-                self.step(job)
-        elif job.deadline is not None and now >= job.deadline:
-            self.stop(job.token, [("TERM", job.request["grace"]), ("KILL", 0)], "timeout")
+        way = [("TERM", job.request["grace"]), ("KILL", 0)]
+        if job.deadline is not None and now >= job.deadline:
+            self.go_on_to_stop(job, way, "timeout")
         elif job.silence is not None and now - job.looked >= min(1.0, job.silence / 10):
             job.looked = now
-            seen = (job.files.sizes(), touched(job.request["alive"]))
+            seen = (job.files[0].size(), job.files[1].size(), touched(job.request["alive"]))
             if seen != job.seen:
                 job.seen, job.sign = seen, now
             elif now - job.sign >= job.silence:
-                self.stop(job.token, [("TERM", job.request["grace"]), ("KILL", 0)], "heartbeat")
+                self.go_on_to_stop(job, way, "heartbeat")
 
     def ended(self, job: Job, left: list[int]) -> None:
         del self.jobs[job.token]
-        files, request = job.files, job.request
-        sizes = files.sizes()
-        held = files.held()
-        end = {
-            "status": job.status, "stopped": job.stopped, "left": left[:20], "held": held and not left,
-            "out": files.out if sizes[0] else "", "err": files.err if sizes[1] else "", "sizes": sizes,
-            "crc": sum_of(files.out_fd) if request["capture"] and sizes[0] else 0, "data": file_sum(request["data"]),
-            "name": "%d.json" % request["n"],
-            "ms": int((time.monotonic() - job.begun) * 1000),
-        }  # fmt: skip
-        self.journal.note("ended", job.token, end)
-        self.answer("ended", job.token, end)
-        if sizes == (0, 0) and not held and not left:
-            self.pool.append(files)
-        else:
-            files.close()
+        out, err = job.files
+        sizes = out.size(), err.size()
+        for file in job.files:
+            if file.held():
+                left = left + [pid for pid in holders(file.fd) if pid not in left]
+        crc = sum_of(out.fd) if job.request["capture"] and sizes[0] else 0
+        said = self.journal.note(
+            "ended", job.token, job.status, job.stopped, ",".join(map(str, sorted(left)[:20])),
+            out.name if sizes[0] else "", err.name if sizes[1] else "", *sizes, crc,
+            "%d.json" % job.request["n"], *file_sum(job.request["data"]), int((time.monotonic() - job.begun) * 1000),
+        )  # fmt: skip
+        self.answer(said)
+        for file in job.files:
+            self.give_back(file)
 
-    def tidy(self) -> None:
-        """Takes the empty files away."""
-        posix.fchdir(self.here)
-        for files in self.pool:
-            for name in (files.out, files.err):
-                try:
-                    posix.unlink(name)
-                except OSError:
-                    pass
+    def tidy(self) -> int:
+        """Takes the empty files away; how many there were."""
+        spare = self.pool["out"] + self.pool["err"]
+        self.pool = {"out": [], "err": []}
+        for file in spare:
+            posix.close(file.fd)
+            try:
+                posix.unlink(file.name)
+            except OSError:
+                pass
+        return len(spare)
 
 
 def clock() -> float:
     return time.clock_gettime(CLOCK)
 
 
-def touched(path: str) -> int:
+def where() -> tuple[str, str]:
+    """This boot and this PID namespace; '-' where the system has no word for it."""
+    try:
+        fd = posix.open("/proc/sys/kernel/random/boot_id", posix.O_RDONLY | posix.O_CLOEXEC)
+        boot = posix.read(fd, 100).decode().strip()
+        posix.close(fd)
+        return boot, posix.readlink("/proc/self/ns/pid")
+    except OSError:
+        return "-", "-"
+
+
+def touched(path: bytes) -> int:
     try:
         return posix.stat(path).st_mtime_ns
     except OSError:
@@ -445,38 +489,44 @@ def sum_of(fd: int) -> int:
     return crc
 
 
-def file_sum(path: str) -> tuple[int, int] | None:
-    """Size and checksum of what was written to $DURUN_OUTPUT, or None."""
+def file_sum(path: bytes) -> tuple[int, int]:
+    """Size and checksum of what was written to $DURUN_OUTPUT; size -1 where nothing was."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except OSError:
-        return None
+        return -1, 0
     try:
         return posix.fstat(fd).st_size, sum_of(fd)
     except OSError:
-        return None
+        return -1, 0
     finally:
         posix.close(fd)
 
 
-def find(word: str, env: Env) -> tuple[bytes | None, int]:
-    """(path, 0) of a program along the command's own PATH, or (None, errno)."""
-    name = word.encode("utf-8", "surrogateescape")
-    if not name or b"\0" in name:
-        return None, errno.ENOENT
+def environ_of(request: Request) -> Env:
+    env = posix.environ.copy()
+    for name in request["without"]:
+        env.pop(name.encode("utf-8", "surrogateescape"), None)
+    for name, value in request["env"].items():
+        env[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+    return env
+
+
+def find(name: bytes, env: Env) -> bytes:
+    """The path of a program along the command's own PATH. Raises OSError."""
     if b"/" in name:
-        return name, 0
+        return name
     trouble = errno.ENOENT
-    for folder in env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").split(b":"):
+    for folder in env.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").split(b":") if name else ():
         path = (folder or b".") + b"/" + name
         try:
             if posix.stat(path).st_mode & 0o170000 == 0o100000:
                 if posix.access(path, posix.X_OK):
-                    return path, 0
+                    return path
                 trouble = errno.EACCES
         except OSError:
             pass
-    return None, trouble
+    raise OSError(trouble, "")
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -486,20 +536,15 @@ def signal_group(pid: int, number: int) -> None:
         pass
 
 
-def leader_status(pid: int) -> int | None:
-    """Exit code or minus the signal of a dead leader, which stays a zombie; None while it lives."""
-    if hasattr(posix, "waitid"):
-        try:
-            found = posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
-        except ChildProcessError:
-            return -9
+def leader_status(pid: int, leave: bool) -> int | None:
+    """Exit code or minus the signal of a dead leader, None while it lives. With `leave` it stays a zombie, and so its pid ours."""
+    if leave and hasattr(posix, "waitid"):
+        found = posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
         if found is None:
             return None
         return found.si_status if found.si_code == posix.CLD_EXITED else -found.si_status
     ended, status = posix.waitpid(pid, posix.WNOHANG)
-    if not ended:
-        return None
-    return posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else -posix.WTERMSIG(status)
+    return posix.waitstatus_to_exitcode(status) if ended else None
 
 
 def reap(pid: int) -> None:
@@ -524,8 +569,12 @@ def others(pid: int) -> list[int]:
     found = []
     try:
         entries = posix.listdir("/proc")
-    except OSError:
-        return [] if group_gone(pid) else [pid]
+    except OSError:  # where there is none a group of zombies cannot be signalled
+        try:
+            posix.killpg(pid, 0)
+        except OSError:
+            return []
+        return [pid]
     for entry in entries:
         if entry.isdigit() and int(entry) != pid:
             try:
@@ -543,15 +592,34 @@ def others(pid: int) -> list[int]:
     return found
 
 
+def holders(fd: int) -> list[int]:
+    """Pids of those that have a file of ours open to write into it, as far as /proc tells."""
+    found = []
+    try:
+        name, mine = posix.readlink("/proc/self/fd/%d" % fd), str(posix.getpid())
+        entries = [entry for entry in posix.listdir("/proc") if entry.isdigit() and entry != mine]
+    except OSError:
+        return []
+    for entry in entries:
+        try:
+            links = ["/proc/%s/fd/%s" % (entry, one) for one in posix.listdir("/proc/%s/fd" % entry)]
+            if any(posix.readlink(link) == name and posix.lstat(link).st_mode & 0o200 for link in links):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
 def main() -> None:
-    for number in (signals.SIGINT, signals.SIGTERM, signals.SIGHUP, signals.SIGQUIT, signals.SIGPIPE):
+    for number in (signals.SIGINT, signals.SIGTERM, signals.SIGHUP, signals.SIGQUIT, signals.SIGPIPE, signals.SIGIO):
         signals.signal(number, signals.SIG_IGN)
     signals.signal(signals.SIGCHLD, lambda number, frame: None)
     signals.pthread_sigmask(signals.SIG_SETMASK, [])
-    posix.closerange(5, 1 << 16)
+    posix.closerange(5, max(1 << 16, posix.sysconf("SC_OPEN_MAX")))
     for fd in (SOCKET, JOURNAL):
         posix.set_inheritable(fd, False)
     Keeper(sys.argv[1]).run()
+    posix._exit(0)
 
 
 main()

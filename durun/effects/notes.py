@@ -1,6 +1,7 @@
 """What the keeper of another driver noted: read by whoever takes its runs over.
 
-The gate is closed first, for ever; the journal is read after. Then
+The gate is closed first, for ever; the journal is read after; whether the keeper lives is asked before the journal is read again,
+since a dead one writes no more. Then
 
 | the journal says | the keeper's lock | so |
 | --- | --- | --- |
@@ -10,6 +11,9 @@ The gate is closed first, for ever; the journal is read after. Then
 | begun, no end | held | running; its end will be noted |
 | begun, no end | free, something of it lives | running without a keeper: wait, then in doubt |
 | begun, no end | free, nothing lives | in doubt |
+
+A record counts by its own checksum. A pid counts in the boot and the PID namespace it was noted in, and there only for a
+process that started when it was noted; nothing else is ever signalled.
 """
 
 from __future__ import annotations
@@ -17,17 +21,19 @@ from __future__ import annotations
 import binascii
 import contextlib
 import fcntl
-import marshal
 import os
-import re
 import signal
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from durun.effects.command import End, NoStart, end_of
+from durun.effects.boot import boot_id
+from durun.effects.command import End, NoStart, report_of
 from durun.effects.locks import locked
+from durun.errors import Held
 
 PATIENCE = 10.0  # s for the keeper to let the gate go
+RECENT = 65536  # bytes at the end of the journal that may still have been in the writing when they were read
+SLACK = 1.0  # s that the start of a process, told in ticks, may lie beside the window
 
 
 class Nothing(NamedTuple):
@@ -39,7 +45,7 @@ class Begun(NamedTuple):
 
     token: str
     pid: int | None
-    before: float
+    before: float  # s since boot, before and after the spawn
     after: float
     out: str
     err: str
@@ -48,19 +54,19 @@ class Begun(NamedTuple):
 Noted = Nothing | Begun | End | NoStart
 
 
-class Stuck(Exception):
+class Stuck(Held):
     """The keeper holds its gate and does not go on: it is stopped."""
 
 
 class Notes:
-    """The journal of one place, after its gate was closed."""
+    """The journal of one place. `gone` says that there is none."""
 
     def __init__(self, folder: str, place: str) -> None:
         self.folder, self.place = folder, place
         self.path = os.path.join(folder, place)
         self.gone = not os.path.exists(os.path.join(self.path, "journal"))
-        self._records: dict[str, dict[str, tuple[Any, ...]]] = {}
-        self._read = 0
+        self._text = b""  # whole lines
+        self._sure = 0  # bytes of them that need not be read again
 
     @classmethod
     def take_over(cls, folder: str, place: str) -> Notes:
@@ -81,71 +87,108 @@ class Notes:
                     break
                 except BlockingIOError:
                     if time.monotonic() > end:
-                        raise Stuck(f"the keeper of {self.path} is stopped while it begins a command") from None
+                        raise Stuck(self._stuck()) from None
                     time.sleep(0.005)
             os.pwrite(fd, b"x", 0)
         finally:
             os.close(fd)
 
+    def _stuck(self) -> str:
+        self.refresh()
+        pid = next((words[2] for words in self._said("")), None)
+        way = f"`kill -CONT {pid}` lets it go on, `kill -KILL {pid}` ends it" if pid else "let it go on, or end it"
+        return f"the keeper of {self.path} stands still while it begins a command: {way}; then the same again"
+
     def refresh(self) -> None:
-        """Reads what has been noted since; what is torn does not count."""
+        """Reads what has been noted since."""
         try:
             with open(os.path.join(self.path, "journal"), "rb") as f:
-                f.seek(self._read)
-                data = f.read()
+                f.seek(self._sure)
+                fresh = f.read()
         except FileNotFoundError:
             return
-        for line in data.split(b"\n"):
-            record = _record(line)
-            if record is None:
-                break
-            self._read += len(line) + 1
-            self._records.setdefault(record[1], {})[record[0]] = record
+        self._text = self._text[: self._sure] + fresh[: fresh.rfind(b"\n") + 1]
+        # a line read while it was written may look torn: it is read again. What lies far back was written long before
+        self._sure = max(self._sure, self._text.rfind(b"\n", 0, max(0, len(self._text) - RECENT)) + 1)
+        while (end := self._text.find(b"\n", self._sure) + 1) and _whole(self._text[self._sure : end - 1]) is not None:
+            self._sure = end
+
+    def _said(self, token: str) -> list[list[str]]:
+        """All that is noted of one attempt, in order, with what is torn left out."""
+        found, at, wanted = [], 0, b"\t" + token.encode() + b"\t"
+        while (at := self._text.find(wanted, at)) >= 0:
+            begin, end = self._text.rfind(b"\n", 0, at) + 1, self._text.find(b"\n", at)
+            words = _whole(self._text[begin:end])
+            if words is not None and words[1] == token:
+                found.append(words)
+            at = end
+        return found
 
     def of(self, token: str) -> Noted:
         """What the journal says of an attempt."""
-        said = self._records.get(token, {})
-        if "ended" in said:
-            return end_of(token, said["ended"][2], self.place)
-        if "nostart" in said:
-            return NoStart(token, said["nostart"][2], said["nostart"][3])
-        if "about" not in said:
-            return Nothing()
-        _, _, _, out, err = said["about"]
-        _, _, pid, before, after = said.get("begun", (None, None, None, 0.0, 0.0))
-        return Begun(token, pid, before, after, out, err)
+        noted: Noted = Nothing()
+        for words in self._said(token):
+            match words[0], noted:
+                case "about", _:
+                    noted = Begun(token, None, 0.0, 0.0, words[2], words[3])
+                case "begun", Begun(out=out, err=err):
+                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), out, err)
+                case "begun", _:
+                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), "", "")
+                case "not_yet", _:
+                    noted = Nothing()
+                case (("ended" | "nostart"), _):
+                    said = report_of(words, self.place)
+                    assert isinstance(said, End | NoStart)
+                    noted = said
+        return noted
 
     def keeper_alive(self) -> bool:
         return locked(os.path.join(self.path, "journal"))
 
+    def pids_count(self) -> bool:
+        """Whether a pid of this journal means the same process here: same boot, same PID namespace."""
+        for words in self._said(""):
+            return words[3:5] == list(_where())
+        return False
+
     def alive(self, begun: Begun, key: str) -> bool:
-        """Whether anything of a begun command lives: its group, its output, or a process with its key."""
-        if any(_held(os.path.join(self.path, name)) for name in (begun.out, begun.err)):
+        """Whether anything of a begun command lives: its group, its output, or where no pid was noted a process with its key."""
+        if any(name and _held(os.path.join(self.path, name)) for name in (begun.out, begun.err)):
             return True
-        if begun.pid is not None:
-            return ours(begun, key)
-        return bool(_with_key(key))
+        if begun.pid is None:
+            return bool(_with_key(key))
+        return self.pids_count() and ours(begun, key)
 
     def ask_stop(self, begun: Begun, key: str, steps: list[tuple[str, int]], why: str) -> None:
         """Has a command stopped: by its keeper, or where that is dead, by the signal itself once it is sure whose it is."""
         if self.keeper_alive():
-            line = f"{begun.token} {','.join(f'{name}:{ms}' for name, ms in steps)} {why}\n"
+            line = f"{begun.token}\t{','.join(f'{name}:{ms}' for name, ms in steps)}\t{' '.join(why.split())}\n"
             fd = os.open(os.path.join(self.path, "control"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, line.encode())
             finally:
                 os.close(fd)
-        elif begun.pid is not None and ours(begun, key):
+        elif begun.pid is not None and self.pids_count() and ours(begun, key):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(begun.pid, getattr(signal, f"SIG{steps[0][0]}"))
+                os.killpg(begun.pid, signal.SIGCONT)
 
 
-def _record(line: bytes) -> tuple[Any, ...] | None:
-    found = re.fullmatch(rb"([0-9a-f]{8}) ([0-9a-f]+)", line)
-    if found is None or binascii.crc32(found.group(2)) != int(found.group(1), 16):
+def _whole(line: bytes) -> list[str] | None:
+    """The words of a record, or None where it is not what was written."""
+    said = line[9:]
+    if line[8:9] != b" " or line[:8] != b"%08x" % binascii.crc32(said):
         return None
-    record = marshal.loads(bytes.fromhex(found.group(2).decode()))
-    return record if isinstance(record, tuple) else None
+    return said.decode("utf-8", "surrogateescape").split("\t")
+
+
+def _where() -> tuple[str, str]:
+    """This boot and this PID namespace, in the words of the keeper."""
+    try:
+        return boot_id(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return "-", "-"
 
 
 def _held(path: str) -> bool:
@@ -173,20 +216,16 @@ def ours(begun: Begun, key: str) -> bool:
         return False
     try:
         os.killpg(begun.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+    except (ProcessLookupError, PermissionError):
         return False
     members = _group(begun.pid)
     if members is None:
         return True  # no /proc here: the group is there, that is all that can be said
     alive = [m for m in members if m[1] not in "ZX"]
-    if not alive:
-        return False
     leader = next((m for m in members if m[0] == begun.pid), None)
     if leader is None:
         return not set(_with_key(key)).isdisjoint(m[0] for m in alive)
-    return begun.before - 1.0 <= leader[2] <= begun.after + 1.0
+    return bool(alive) and begun.before - SLACK <= leader[2] <= begun.after + SLACK
 
 
 def _group(pgid: int) -> list[tuple[int, str, float]] | None:
