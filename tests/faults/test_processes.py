@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import binascii
-import marshal
 import os
 import signal
 import subprocess
@@ -103,7 +102,7 @@ def test_f04_a_probe_decides_what_becomes_of_a_step_in_flight(place, answer, exi
     assert place.lines("ticks") == ticks
 
 
-@pytest.mark.parametrize("leader_lives", [True])
+@pytest.mark.parametrize("leader_lives", [True, False])
 def test_f05_a_stranger_with_a_recycled_pid_is_never_signalled_and_keeps_nothing_alive(place, leader_lives):
     """The notes and the database are made to name a process that was begun long after the step was."""
     place.begin("start", place.plan("a: {run: 'echo $$ > up; sleep 300', next: succeeded}"), "--id", "r")
@@ -138,16 +137,16 @@ def forge(place, pid):
     with apsw.Connection(str(place.db)) as db:
         db.execute("UPDATE drivers SET pid = ?", (pid,)).fetchall()
     for journal in Path(f"{place.db}.d").glob("*/journal"):
-        lines = []
+        lines, forged = [], 0
         for line in journal.read_bytes().split(b"\n"):
-            words = line.split(b" ")
-            if len(words) == 2:
-                record = marshal.loads(bytes.fromhex(words[1].decode()))
-                if record[0] == "begun":
-                    record = (*record[:2], pid, record[3] - 5000, record[4] - 5000)
-                    payload = marshal.dumps(record, 2).hex().encode()
-                    line = b"%08x %s" % (binascii.crc32(payload), payload)
+            words = line[9:].split(b"\t")
+            if words[0] == b"begun":
+                before, after = (b"%.3f" % (float(at) - 5000) for at in words[3:5])
+                said = b"\t".join([*words[:2], b"%d" % pid, before, after])
+                line = b"%08x %s" % (binascii.crc32(said), said)
+                forged += 1
             lines.append(line)
+        assert forged, "no pid is noted here: the form of a record has changed"
         journal.write_bytes(b"\n".join(lines))
 
 
