@@ -163,6 +163,8 @@ class Deliverer:
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
         ready = select.select(files, [], [], max(0.0, wait))[0]
         events: list[Happening] = []
+        if wake is not None and wake in ready:
+            os.read(wake, 4096)
         if self.commands in ready:
             for report in self.commands.receive(None):
                 events += self._report(report)

@@ -37,10 +37,11 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
         return _shown(file, no, json)
     if s.status in read.ENDED:
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
-    if _left_to_driver(file, no, "cancel", {"grace": ms}):
-        _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
-    if read.summary(file, no, alive_in(file.path)).status not in read.ENDED:
-        _cancel_here(db, no, ms)
+    for _ in range(3):  # a driver may come or go between the look and the act
+        if _left_to_driver(file, no, "cancel", {"grace": ms}):
+            _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
+        if read.summary(file, no, alive_in(file.path)).status in read.ENDED or _cancel_here(db, no, ms):
+            break
     after = read.summary(file, no, alive_in(file.path))
     if after.status not in read.ENDED:
         raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
@@ -62,19 +63,20 @@ def _shown(file: File, no: int, json: bool) -> int:
     return exit_of(doc["status"])
 
 
-def _cancel_here(db: str | None, no: int, grace: int) -> None:
-    """No driver lives: this process takes the run over, stops what is left of it, and ends it."""
+def _cancel_here(db: str | None, no: int, grace: int) -> bool:
+    """No driver lives: this process takes the run over, stops what is left of it, and ends it. False where one came meanwhile."""
     with driver(where(db), create=False, quiet=True) as d:
         try:
             engine = d.take(no)
         except Held:
-            return  # somebody took it up in this moment, and finds the note
+            return False
         engine.hold = True
         if engine.at.run.cancel is None and engine.at.run.ended_at is None:
             engine.move(Cancel(grace, person()))
         if engine.at.run.ended_at is None:
             engine.drive()
         d.store.let_go(engine.held)
+    return True
 
 
 def _left_to_driver(file: File, no: int, kind: str, data: Json) -> bool:

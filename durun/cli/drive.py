@@ -88,7 +88,10 @@ def _given(plan: Plan, pairs: list[str], file: str | None) -> Json:
         if not equals:
             raise Usage(f"-i {pair}: write it as NAME=VALUE")
         if text.startswith("@"):
-            text = _read(text[1:]).decode("utf-8", "replace")
+            try:
+                text = _read(text[1:]).decode("utf-8")
+            except UnicodeDecodeError as e:
+                raise PlanRefused(f"-i {pair}: the file is no UTF-8 text at byte {e.start}") from None
         given[name] = read_input(plan, name, text)
     return given
 
@@ -119,8 +122,8 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
         _utf8(value, f"the environment variable {name}")
     pins = {"env": env, "base": base, "durun": __version__, "host": host()}
     text, plan_digest = canonical_text(plan), digest(plan)
-    at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
     try:
+        at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
         directory = _utf8(os.getcwd(), "the working directory")
     except FileNotFoundError:
         raise PlanRefused("the working directory is gone: a run needs one to run its commands in") from None

@@ -54,7 +54,7 @@ def stopped(d: Draft, p: Position) -> None:
     """durun itself was stopped, and ended the command with it: in doubt, not counted, settled when somebody drives on."""
     assert p.effect is not None
     _doubtful(d, p)
-    d.put(p._replace(phase=Phase.LOST, due=None))
+    d.put(p._replace(phase=Phase.LOST, due=None, cause=None))
     d.tell("in_doubt", p, d.effect(p.effect).attempt, why="it was stopped together with durun")
 
 
@@ -65,7 +65,7 @@ def settle(d: Draft, p: Position) -> None:
     if p.doubts >= ENOUGH:
         return block(d, p)
     if "probe" in d.state(p):
-        return ask(d, p._replace(cause=None))
+        return ask(d, p)
     _unknown(d, p)
 
 

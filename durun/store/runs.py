@@ -217,6 +217,9 @@ class Store:
     def add_note(self, no: int, kind: str, data: Json, by: str, now: int) -> int:
         """Leaves what another process wants in the inbox of a run."""
         with self.file.write() as db:
+            ended = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"
+            if rows(db, f"SELECT 1 FROM runs WHERE no = ? AND {ended}", (no,)):
+                return 0  # too late: it binds nobody
             db.execute(
                 "INSERT INTO notes (run, kind, data, by, at) VALUES (?, ?, ?, ?, ?)", (no, kind, canonical_text(data), by, now)
             )
