@@ -1,6 +1,7 @@
 """The keeper: the process that begins a driver's commands, holds them, and outlives the driver.
 
-Run by path with `-I -S`, it imports only what is built into the interpreter or a C module beside it.
+Run by path with `-I -S`, it imports only what is built into the interpreter or a C module beside it, and is one file, however
+long: read whole before the first effect, so that an upgrade under it cannot give it halves of two versions.
 
 Rules:
 - all that may fail is made ready first; then the note, then the spawn. The end is noted in space reserved before; only this
@@ -308,24 +309,25 @@ class Keeper:
             what = "program"
             words = [word.encode("utf-8", "surrogateescape") for word in request["argv"]]
             actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(opened)]
-            program = find(words[0], env)
+            program = find(words[0] if words else b"", env)
             self.journal.note("about", token, files[0].name, files[1].name)
             noted, before = True, clock()
             pid = posix.posix_spawn(program, words, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
+            self.jobs[token] = Job(token, pid, (files[0], files[1]), request, time.monotonic())
         except (OSError, ValueError) as e:
             number = getattr(e, "errno", None) or errno.EINVAL
             later = number in SHORT and bool(self.tidy() or self.jobs)
-            for file in files:
-                self.give_back(file)
             return self.not_begun(request, number, what, noted, later)
         finally:
             for fd in opened:
                 posix.close(fd)
             posix.fchdir(self.here)
+            if token not in self.jobs:
+                for file in files:
+                    self.give_back(file)
         self.journal.note("begun", token, pid, before, clock())
-        job = self.jobs[token] = Job(token, pid, (files[0], files[1]), request, time.monotonic())
         if "stop" in request:
-            self.go_on_to_stop(job, *request["stop"])
+            self.go_on_to_stop(self.jobs[token], *request["stop"])
 
     def not_begun(self, request: Request, number: int, what: str, noted: bool, later: bool) -> None:
         token = request["token"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from program import until
 
-from durun.effects.command import Commands, Report, Request
+from durun.effects.command import KEEPER, Commands, Report, Request
 from durun.effects.notes import Begun, Notes
 
 
@@ -106,3 +108,32 @@ def driver(make: Callable[..., Driver]) -> Driver:
 def alive() -> Callable[[Path], list[int]]:
     """`alive(folder)`: pids of what came out of a folder."""
     return of_folder
+
+
+HEAD = """
+import os, resource, signal, sys, time
+from durun.effects.command import Commands, Request, End, Full, NoStart
+folder = os.environ['T']
+def report(c):
+    found = c.receive(30)
+    assert found, 'the keeper said nothing'
+    return found
+def ask(c, token, *argv, **more):
+    c.begin(Request(token, list(argv), {}, folder, **more), c.next_number())
+c = Commands(folder, 'one')
+"""
+
+
+def apart(folder: Path, code: str, wrapper: str = "exec") -> str:
+    """Runs a driver in another process, begun by a shell, and gives what it prints."""
+    words = ["/bin/sh", "-c", f'{wrapper} "$0" -c "$1"', sys.executable, HEAD + code + "c.close(keep=False)\n"]
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(KEEPER))), "T": str(folder)}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def in_a_process_of_its_own() -> Callable[..., str]:
+    """`in_a_process_of_its_own(folder, code, wrapper)`: the code with `c`, its commands; the wrapper is a shell's."""
+    return apart

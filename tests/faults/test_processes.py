@@ -107,6 +107,8 @@ def test_f05_a_stranger_with_a_recycled_pid_is_never_signalled_and_keeps_nothing
     """The notes and the database are made to name a process that was begun long after the step was."""
     place.begin("start", place.plan("a: {run: 'echo $$ > up; sleep 300', next: succeeded}"), "--id", "r")
     place.there("up")
+    noted = lambda: any(b"begun\t" in j.read_bytes() for j in Path(f"{place.db}.d").glob("*/journal"))  # noqa: E731
+    place.until(noted, "the note of the pid")
     place.kill_all()
     script = (
         "import os, sys, time\n"
