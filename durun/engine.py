@@ -27,6 +27,7 @@ from durun.store.runs import Held, Note, Store
 Json = Any
 
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
+STILL = 5.0  # s after the last signal, before what does not end is left to itself
 TICK = 0.2  # s between looks into the inbox
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
@@ -84,7 +85,7 @@ class Engine:
         self.hold = False  # True: nothing new is begun
         self._seen = -1
         self._stopping = ""
-        self._stopped_any = False
+        self._leave_by = 0.0
 
     # --- moves ---
 
@@ -248,12 +249,16 @@ class Engine:
         told = self.signals.told
         if self.performer.busy:
             if self._stopping != told:
-                self._stopping, self._stopped_any = told, True
+                self._stopping = told
+                self._leave_by = time.monotonic() + sum(ms for _, ms in LEAVING[told]) / 1000 + STILL
                 for no in self.performer.under_way():
                     self.performer.stop(no, LEAVING[told], "leaving")
-            for event in self.performer.receive(TICK, self.signals.wake):
+            events = self.performer.receive(TICK, self.signals.wake)
+            for event in events:
                 self.move(event)
-            return False
+            if not events and self._notes():
+                self.move()
+            return time.monotonic() > self._leave_by  # what stands still is left, with its notes, for whoever goes on
         if self.at.run.status not in TERMINAL and self.signals.exit == 130 and self._moving():
             self.move(Pause("INT"))
         return True

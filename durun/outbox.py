@@ -12,7 +12,20 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from durun.effects.command import CAPTURE, GRACE, Commands, End, Full, KeeperGone, NoStart, Refused, Request, read_whole, tail
+from durun.effects.command import (
+    CAPTURE,
+    GRACE,
+    UNREADABLE,
+    Commands,
+    End,
+    Full,
+    KeeperGone,
+    NoStart,
+    Refused,
+    Request,
+    read_whole,
+    tail,
+)
 from durun.effects.notes import Begun, Notes, Nothing
 from durun.errors import StoreUnusable, Superseded
 from durun.machine.events import CouldNotStart, Ended, Happening, Lost, Moved
@@ -24,6 +37,15 @@ Json = Any
 SHELLS = {"sh": ["/bin/sh", "-eu", "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}
 PINNED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
+
+
+def new_commands(folder: str, place: str) -> Commands:
+    """A place and its keeper. Raises StoreUnusable where the folder cannot take them, or no process can be begun."""
+    try:
+        return Commands(folder, place)
+    except OSError as e:
+        why = os.strerror(e.errno or 0)
+        raise StoreUnusable(f"{folder} cannot be used: {why}: nothing is begun; mend that, then resume") from None
 
 
 class Adopted(NamedTuple):
@@ -127,7 +149,11 @@ class Deliverer:
         """Whether an adopted command has ended by now."""
         effect, notes, begun = adopted
         keeper = notes.keeper_alive()
-        alive = keeper or notes.alive(begun, effect.key)
+        if not keeper:
+            self._enforce(effect, notes, begun)
+        # once it is to stop, what left its group and holds its output is no reason to wait
+        lives = notes.group_alive if effect.no in self._killed else notes.alive
+        alive = keeper or lives(begun, effect.key)
         notes.refresh()
         said = notes.of(begun.token)
         if isinstance(said, Begun):
@@ -139,8 +165,6 @@ class Deliverer:
         if not alive:
             del self._adopted[effect.no]
             return Lost(effect.no, "its keeper died, and nobody saw how it ended")
-        if not keeper:
-            self._enforce(effect, notes, begun)
         return None
 
     def _enforce(self, effect: Effect, notes: Notes, begun: Begun) -> None:
@@ -188,7 +212,7 @@ class Deliverer:
         """The keeper died: a new one in a new place, and what the old one held is looked for."""
         issued, self._issued = list(self._issued.values()), {}
         self._retired.append(self.commands)
-        self.commands = Commands(self.commands.folder, self._new_place())
+        self.commands = new_commands(self.commands.folder, self._new_place())
         return [event for effect in issued if (event := self.recover(effect)) is not None]
 
     def _event(self, effect: Effect, said: End | NoStart) -> Happening:
@@ -201,7 +225,9 @@ class Deliverer:
             if stdout is None:
                 return Lost(effect.no, "its output is not whole")
         if said.data_size is not None and said.status == 0:
-            if said.data_size > CAPTURE:
+            if said.data_size == UNREADABLE:
+                data = b""  # there is something, and it is no file that can be read: no JSON, and an error that says so
+            elif said.data_size > CAPTURE:
                 too_large = True
             else:
                 data = read_whole(folder, said.data, said.data_size, said.data_crc)

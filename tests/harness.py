@@ -15,11 +15,11 @@ from durun.engine import Engine, World, new_place, real_world
 from durun.machine import decide
 from durun.machine.events import Moment
 from durun.machine.model import Checkpoint, Run, Status, apply
-from durun.machine.walk import json_type
 from durun.outbox import Deliverer
 from durun.plan.digest import canonical_text, digest
 from durun.plan.expressions import Evaluator
 from durun.plan.load import load
+from durun.plan.schema import kind
 from durun.store.file import File
 from durun.store.runs import Birth, Driver, Store
 
@@ -83,7 +83,7 @@ class Driving:
         plan = load(text, "plan.yaml").plan
         now = self.world.now()
         first = Evaluator().value(plan["vars"], {"input": input or {}})
-        types = {k: "any" if v is None else json_type(v) for k, v in first.items()}
+        types = {k: "any" if v is None else kind(v) for k, v in first.items()}
         run = Run(id, plan["name"], plan["version"], "ab" * 16, now, Status.RUNNING, None, input or {}, first, env or {}, types)
         pins = {"env": env or {}, "base": {"PATH": os.environ["PATH"]}, "durun": "test", "host": "here"}
         birth = Birth(canonical_text(plan), digest(plan), text, "plan.yaml", str(Path(self.path).parent), "bound", pins, 1)

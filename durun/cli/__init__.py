@@ -11,7 +11,10 @@ import sys
 
 def main(argv: list[str] | None = None) -> None:
     """Runs one command and ends the process with its exit code."""
-    from durun.cli import reader
+    try:
+        from durun.cli import reader
 
-    argv = sys.argv[1:] if argv is None else argv
-    sys.exit(reader.run(argv))
+        code = reader.run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

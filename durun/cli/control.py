@@ -11,7 +11,7 @@ from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
 from durun.cli.drive import driver
-from durun.cli.reader import out, say
+from durun.cli.reader import out_json, say
 from durun.errors import Held, NotPossible, Usage
 from durun.machine.events import Cancel, Pause, Resolve
 from durun.store import read
@@ -55,9 +55,7 @@ def _shown(file: File, no: int, json: bool) -> int:
 
     doc = document(file, no)
     if json:
-        import json as encoder
-
-        out(encoder.dumps(doc, ensure_ascii=False))
+        out_json(doc)
     doubts = [e["path"] for e in doc["effects"] if e["status"] in ("in_doubt", "not_certain")]
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
     return exit_of(doc["status"])
@@ -75,7 +73,7 @@ def _cancel_here(db: str | None, no: int, grace: int) -> bool:
             engine.move(Cancel(grace, person()))
         if engine.at.run.ended_at is None:
             engine.drive()
-        d.store.let_go(engine.held)
+        d.let_go(engine)
     return True
 
 
@@ -118,10 +116,10 @@ def pause(run: str, *, json: bool = False, db: str | None = None) -> int:
             try:
                 engine.move(Pause(person()))
             finally:
-                d.store.let_go(engine.held)
+                d.let_go(engine)
     doc = document(file, no)
     if json:
-        out(__import__("json").dumps(doc, ensure_ascii=False))
+        out_json(doc)
     say(f"run {s.id} is {doc['status']}" + _then(doc))
     return 0
 
@@ -151,7 +149,7 @@ def resolve(
     _resolve_here(db, no, event)
     doc = document(file, no)
     if json:
-        out(__import__("json").dumps(doc, ensure_ascii=False))
+        out_json(doc)
     say(f"run {s.id}: {event.how} is recorded; it is {doc['status']}" + _then(doc))
     return 0
 
@@ -172,4 +170,4 @@ def _resolve_here(db: str | None, no: int, event: Resolve) -> None:
                 )
             engine.move(event)
         finally:
-            d.store.let_go(engine.held)
+            d.let_go(engine)

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, where
-from durun.cli.reader import out, say
+from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
-from durun.errors import ExpressionError, NeedsPerson, PlanRefused, Superseded, Usage
+from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
 from durun.machine.model import Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan
 from durun.plan.expressions import Evaluator
@@ -141,14 +141,14 @@ def _utf8(text: str, what: str) -> str:
 
 def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Run, Json]:
     """The run before its first move, with the first values of its vars and the types they keep."""
-    from durun.machine.walk import json_type
+    from durun.plan.schema import kind
 
     now = real_world().now()
     try:
         first = Evaluator().value(plan["vars"], {"input": values})
     except ExpressionError as e:
         raise PlanRefused(f"the first values of vars: {e}") from None
-    types = {name: "any" if value is None else json_type(value) for name, value in first.items()}
+    types = {name: "any" if value is None else kind(value) for name, value in first.items()}
     id = id or "".join(LETTERS[b % len(LETTERS)] for b in os.urandom(10))
     run = Run(
         id, plan["name"], plan["version"], os.urandom(16).hex(), now, Status.RUNNING, None, values, first, birth.pins["env"], types
@@ -193,16 +193,16 @@ class DriverProcess:
     """This process as a driver: its place and keeper, the file, and what it was told by signals."""
 
     def __init__(self, path: str, *, create: bool, quiet: bool) -> None:
-        from durun.effects.command import Commands
+        from durun.outbox import new_commands
         from durun.store.file import look
 
         look(path, create=create)
         make_folder(path + ".d")
-        self.commands = Commands(path + ".d", new_place())
+        self.commands = new_commands(path + ".d", new_place())
         self.world = real_world()
         self.quiet = quiet
         self.signals = Signals()
-        self.keep = False
+        self.keep = False  # True while a run may have something under way: its notes are for whoever goes on
         try:
             self.file = File(path, create=create, say=say)
         except BaseException:
@@ -220,6 +220,7 @@ class DriverProcess:
         evaluate, moment = Evaluator(), self._moment()
         move = decide.begin(plan, run, moment, evaluate)
         self.file.room()
+        self.keep = True
         held = self.store.create(birth, move, self.identity, run.started_at)
         if not json:
             out(run.id)
@@ -251,11 +252,13 @@ class DriverProcess:
         return self._end(engine, json=json)
 
     def take(self, no: int) -> Engine:
-        """The engine of a run that this process holds from now on. Raises Held."""
+        """The engine of a run that this process holds from now on, until `let_go`. Raises Held."""
         held = self.store.take_over(no, self.identity, self.alive, self.world.now())
+        self.keep = True
         pinned = self.store.pinned(no)
         if pinned.language > LANGUAGE:
             self.store.let_go(held)
+            self.keep = False
             made_by = pinned.pins["durun"]
             raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
         return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
@@ -287,20 +290,24 @@ class DriverProcess:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """While it drives, what the process is told goes to the engine; whatever ends it, the notes stay if need be."""
+        """While it drives, what the process is told goes to the engine."""
         try:
             with hearing(self.signals):
                 yield
         except Superseded as e:
-            self.keep = True
             say(f"{e}: this one stops here")
             raise SystemExit(6) from None
-        except BaseException:
-            self.keep = True
-            raise
+
+    def let_go(self, engine: Engine) -> None:
+        """The run is nobody's from now on. What is still under way keeps its notes."""
+        self.store.let_go(engine.held)
+        self.keep = engine.performer is not None and engine.performer.busy
+        if self.keep:
+            id, keeper = engine.at.run.id, self._deliverer.commands.pid
+            say(f"a command of run {id} has not ended: `durun resume {id}` waits for it; its keeper is {keeper} (`kill -CONT`)")
 
     def _end(self, engine: Engine, *, json: bool) -> int:
-        self.store.let_go(engine.held)
+        self.let_go(engine)
         code = self._show(engine.held.no, json=json)
         ended = engine.at.run.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
         return self.signals.exit if self.signals.told and not ended else code
@@ -308,9 +315,7 @@ class DriverProcess:
     def _show(self, no: int, *, json: bool) -> int:
         doc = document(self.file, no)
         if json:
-            import json as encoder
-
-            out(encoder.dumps(doc, ensure_ascii=False))
+            out_json(doc)
         if not self.quiet:
             from durun.render.text import stands
 
@@ -319,7 +324,7 @@ class DriverProcess:
 
     def close(self) -> None:
         if not self.keep:
-            with suppress(Exception):
+            with suppress(StoreUnusable):  # a row that stays says nothing wrong
                 self.store.forget_driver(self.identity.place)
         if self._deliverer is not None:
             self._deliverer.close(keep=self.keep)
@@ -335,7 +340,7 @@ def preload(plan: Plan) -> None:
     from durun.plan.expressions import needs_cel
 
     if needs_cel(plan):
-        pass
+        importlib.import_module("durun.plan.cel")
     if any("schema" in state.get("output", {}) for state in plan["states"].values()):
         from durun.plan import schema
 

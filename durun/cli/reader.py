@@ -6,6 +6,7 @@ goes to typer, which is built over the same functions.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -31,9 +32,17 @@ def function(name: str) -> Callable[..., int]:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of a command."""
+    """The exit code of a command line. Ctrl-C before a run is driven leaves nothing behind, and is no fault."""
     _three_descriptors()
     sys.excepthook = _bug
+    sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(argv: list[str]) -> int:
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
@@ -129,9 +138,7 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
     except Refusal as e:
         say(str(e))
         if as_json:
-            import json
-
-            out(json.dumps({"error": {"code": e.code, "message": str(e), "exit": e.exit}}, ensure_ascii=False))
+            out_json({"error": {"code": e.code, "message": str(e), "exit": e.exit}})
         return e.exit
     except BrokenPipeError:
         _drop_stdout()
@@ -139,8 +146,12 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
     except UnicodeEncodeError as e:
         say(f"{e.object[:60]!a} is no UTF-8 text")
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG) or e.filename is not None:
+            raise
+        _drop_stdout()
+        say(f"stdout cannot be written: {os.strerror(e.errno)}")
+        return 1
 
 
 def _drop_stdout() -> None:
@@ -160,6 +171,13 @@ def out(text: str) -> None:
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):
         _drop_stdout()
+
+
+def out_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    import json
+
+    out(json.dumps(document, ensure_ascii=False))
 
 
 def say(text: str) -> None:

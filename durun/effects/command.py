@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 GRACE = 10_000  # ms between a signal and the next
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
+UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
 PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
 FILES = ("control", "gate", "journal", "lock")  # in the order in which they may go: without a journal there is nothing to take over

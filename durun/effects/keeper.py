@@ -492,15 +492,24 @@ def sum_of(fd: int) -> int:
 
 
 def file_sum(path: bytes) -> tuple[int, int]:
-    """Size and checksum of what was written to $DURUN_OUTPUT; size -1 where nothing was."""
+    """Size and checksum of what was written to $DURUN_OUTPUT; size -1 where nothing was, -2 where it is no file to read."""
+    try:
+        posix.lstat(path)
+    except FileNotFoundError:
+        return -1, 0
+    except OSError:
+        return -2, 0
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except OSError:
-        return -1, 0
+        return -2, 0
     try:
-        return posix.fstat(fd).st_size, sum_of(fd)
+        found = posix.fstat(fd)
+        if found.st_mode & 0o170000 != 0o100000:
+            return -2, 0
+        return found.st_size, sum_of(fd)
     except OSError:
-        return -1, 0
+        return -2, 0
     finally:
         posix.close(fd)
 

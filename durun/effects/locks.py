@@ -14,14 +14,14 @@ def driver_alive(folder: str, place: str | None) -> bool:
     return place is not None and locked(os.path.join(folder, place, "lock"))
 
 
-def locked(path: str) -> bool:
-    """Whether somebody holds a lock file exclusively; a missing one is held by nobody."""
+def locked(path: str, *, by_anybody: bool = False) -> bool:
+    """Whether somebody holds a file's lock exclusively, or with `by_anybody` at all; a missing file is held by nobody."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_EX if by_anybody else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

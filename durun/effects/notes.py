@@ -154,8 +154,12 @@ class Notes:
 
     def alive(self, begun: Begun, key: str) -> bool:
         """Whether anything of a begun command lives: its group, its output, or where no pid was noted a process with its key."""
-        if any(name and _held(os.path.join(self.path, name)) for name in (begun.out, begun.err)):
+        if any(name and locked(os.path.join(self.path, name), by_anybody=True) for name in (begun.out, begun.err)):
             return True
+        return self.group_alive(begun, key)
+
+    def group_alive(self, begun: Begun, key: str) -> bool:
+        """Whether its group lives, or where no pid was noted a process with its key: what a stop can reach."""
         if begun.pid is None:
             return bool(_with_key(key))
         return self.pids_count() and ours(begun, key)
@@ -189,21 +193,6 @@ def _where() -> tuple[str, str]:
         return boot_id(), os.readlink("/proc/self/ns/pid")
     except OSError:
         return "-", "-"
-
-
-def _held(path: str) -> bool:
-    """Whether anybody holds a log as its output: whether it cannot be locked exclusively."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def ours(begun: Begun, key: str) -> bool:

@@ -54,8 +54,10 @@ def stopped(d: Draft, p: Position) -> None:
     """durun itself was stopped, and ended the command with it: in doubt, not counted, settled when somebody drives on."""
     assert p.effect is not None
     _doubtful(d, p)
-    d.put(p._replace(phase=Phase.LOST, due=None, cause=None))
     d.tell("in_doubt", p, d.effect(p.effect).attempt, why="it was stopped together with durun")
+    if d.run.cancel is not None:
+        return cancelled(d)
+    d.put(p._replace(phase=Phase.LOST, due=None, cause=None))
 
 
 def settle(d: Draft, p: Position) -> None:
@@ -147,7 +149,7 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         said = "unknown"
     d.put_effect(asked._replace(status=DONE if said != "unknown" else NOT_CERTAIN, exit=exit, ended_at=d.moment.now))
     d.tell("probed", p, asked.attempt, answer=said, exit=exit)
-    if isinstance(event, Ended) and event.stopped == "leaving":
+    if isinstance(event, Ended) and event.stopped == "leaving" and d.run.cancel is None:
         d.put(p._replace(phase=Phase.LOST, asking=None))
         return None
     if d.run.cancel is not None and said != "yes":

@@ -20,6 +20,7 @@ from durun.machine.outcome import (
     output_of,
 )
 from durun.plan.canonical import ENDS, Act, State
+from durun.plan.schema import kind
 
 Json = Any
 MOVES = 1000  # states passed through in one move before it is committed
@@ -340,29 +341,10 @@ def assign(d: Draft, p: Position, wanted: dict[str, Json], **more: Json) -> dict
         raise AssignError("expression", str(e)) from None
     for name, value in values.items():
         kept = d.run.types.get(name, "any")
-        if kept not in ("any", json_type(value)):
-            raise AssignError("vars_invalid", f"vars.{name} keeps the type of its first value, {kept}: not {json_type(value)}")
+        if kept not in ("any", kind(value)):
+            raise AssignError("vars_invalid", f"vars.{name} keeps the type of its first value, {kept}: not {kind(value)}")
     d.set_run(vars={**d.run.vars, **values})
     return values
-
-
-def json_type(value: Json) -> str:
-    """JSON Schema's word for a value's type; a null var may become anything."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
 
 
 def done_but(d: Draft, p: Position, name: str, message: str) -> str | None:

@@ -74,3 +74,41 @@ def test_a_bug_is_one_line_and_a_file(durun: Program) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and "on purpose" in done.stderr
     assert "Traceback" in next(durun.folder.glob("durun-bug-*.log")).read_text()
+
+
+def test_a_file_given_as_an_input_that_is_no_text_is_refused(durun: Program) -> None:
+    durun.plan("input: {who: string}\n" + PLAN)
+    (durun.folder / "who.bin").write_bytes(b"ab\xffcd")
+    assert "byte 2" in durun("start", "plan.yaml", "-i", "who=@who.bin", exit=7).stderr
+
+
+def test_an_integer_of_five_thousand_digits_can_be_read_again(durun: Program) -> None:
+    durun.plan(
+        'input: {n: integer}\nstart: a\nstates: {a: {run: \'printf "%05000d" 0 | tr 0 9 > "$DURUN_OUTPUT"\', next: succeeded}}\n'
+    )
+    (durun.folder / "n").write_text("7" * 5000)
+    run_id = durun("start", "plan.yaml", "-i", "n=@n").stdout.split()[0]
+    assert durun.show(run_id)["input"]["n"] == int("7" * 5000)
+    assert durun("output", run_id, "a").stdout.strip() == "9" * 5000
+
+
+def test_a_stdout_that_is_full_is_said_in_one_line(durun: Program) -> None:
+    durun.plan(PLAN)
+    run_id = durun.start()
+    for words in (["ls"], ["ls", "--json"], ["show", run_id]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*COMMAND, *words], env=durun.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and "stdout cannot be written" in done.stderr
+
+
+def test_a_plan_by_a_relative_path_in_a_directory_that_is_gone_is_refused(durun: Program) -> None:
+    durun.plan(PLAN)
+    script = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *COMMAND, "start", "../plan.yaml"],
+        cwd=durun.folder,
+        env=durun.env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 7 and "fault of its own" not in done.stderr, done.stderr

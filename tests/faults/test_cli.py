@@ -228,3 +228,22 @@ def test_f116_a_reader_of_a_running_log_that_goes_away_does_not_harm_the_run(pla
     follower.wait(60)
     assert follower.returncode in (0, -signal.SIGPIPE, 141)
     assert b"Traceback" not in follower.stderr.read()
+
+
+@pytest.mark.parametrize(
+    "states",
+    ["a: {pass: {}, next: failed}", "a: {fail: {error: sad, message: no}}", "a: {choice: [{when: 'false', next: succeeded}]}"],
+)
+def test_f113_a_run_whose_first_move_ends_it_as_failed_exits_with_1(place, states):
+    place.durun("start", place.plan(states), "--id", "r", exit=1)
+    assert place.show("r")["status"] == "failed"
+
+
+@pytest.mark.parametrize("shell", ['"$@" >&-; echo "code $?"', '"$@" >&- 2>&-; echo "code $?"'])
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_f116_a_stdout_that_was_never_open_stops_no_run(place, shell, words):
+    plan = place.plan("a: {run: 'echo a >> ticks; sleep 0.3', next: b}\nb: {run: 'echo b >> ticks', next: succeeded}")
+    assert piped(place, "start", plan, "--id", "r", *words, shell=shell)[-1] == "code 0"
+    assert place.lines("ticks") == ["a", "b"]
+    for look in (["ls"], ["ls", "--json"], ["show", "r"], ["history", "r"], ["wait", "r"], ["resume", "r"]):
+        assert piped(place, *look, shell=shell)[-1] in ("code 0", "code 141"), look

@@ -377,3 +377,11 @@ def test_f111_no_ordinary_command_checks_the_whole_file():
         if "integrity_check" in path.read_text() or "quick_check" in path.read_text():
             assert path.parent.name == "cli" or path.parent.name == "store", path
     assert "integrity_check" not in (Path(durun.__file__).parent / "store" / "file.py").read_text()
+
+
+def test_f34_on_a_network_file_system_nothing_is_made(place, networked):
+    plan = place.plan(TICK)
+    place.argv = [*networked, *place.argv]
+    refused = place.durun("start", plan, exit=8)
+    assert "network" in refused.err
+    assert not [p.name for p in place.folder.iterdir() if p.name.startswith("durun.db")]

@@ -125,3 +125,11 @@ def test_f97_an_input_that_is_not_named_or_missing_or_of_another_type_is_refused
 def test_f97_a_choice_that_nothing_fits_is_an_error_with_its_name(place):
     done = place.durun("start", place.plan("a: {run: ['true'], next: b}\nb: {choice: [{when: input.x > 1, next: succeeded}]}", head="input: {x: {type: integer, default: 0}}"), exit=1)  # fmt: skip
     assert place.show(done.id)["error"]["name"] == "no_choice"
+
+
+def test_f97_the_output_of_a_state_that_cannot_have_been_visited_is_found_before_anything_begins(place):
+    text = (
+        HEAD
+        + "states:\n  a: {run: [echo, '${{ states.b.output }}'], next: b}\n  b: {run: ['true'], output: text, next: succeeded}\n"
+    )
+    assert any(line == 5 for line, _ in faults(place, text))

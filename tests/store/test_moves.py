@@ -129,3 +129,19 @@ def test_a_long_script_is_stored_once(tmp_path: Path) -> None:
     assert longest[0][0] < 500 and longest[0][1] == 20
     assert driving.file.db.execute("SELECT count(*) FROM literals").fetchall() == [(1,)]
     driving.leave()
+
+
+def test_a_note_to_a_run_that_has_ended_binds_nobody(tmp_path: Path) -> None:
+    driving = Driving(tmp_path)
+    driving.start(LOOP).drive()
+    assert driving.store.add_note(1, "cancel", {"grace": 1000}, "somebody", 0) == 0
+    assert driving.store.notes(1) == []
+    driving.leave()
+
+
+def test_a_place_that_cannot_be_made_is_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    from durun.errors import StoreUnusable
+    from durun.outbox import new_commands
+
+    with pytest.raises(StoreUnusable, match="cannot be used"):
+        new_commands(str(tmp_path / "no" / "such"), "place")
