@@ -6,6 +6,7 @@ goes to typer, which is built over the same functions.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` costs an `ls` more than its query
 import errno
 import os
 import sys
@@ -32,17 +33,15 @@ def function(name: str) -> Callable[..., int]:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of a command line. Ctrl-C before a run is driven leaves nothing behind, and is no fault."""
+    """The exit code of a command line.
+
+    Until a run is driven, Ctrl-C ends the process where it stands, as a kill would: an exception in the middle of an import can
+    break a library, and everything here survives a kill.
+    """
+    _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
     _three_descriptors()
     sys.excepthook = _bug
     sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
-    try:
-        return _run(argv)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _run(argv: list[str]) -> int:
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)

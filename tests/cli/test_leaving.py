@@ -151,3 +151,25 @@ output: '${{ vars.i + 1 }}'
 def test_an_output_file_that_is_no_file_is_an_error_and_not_null(durun: Program, make: str) -> None:
     durun.plan(f"start: a\nstates: {{a: {{run: '{make} \"$DURUN_OUTPUT\"', next: succeeded}}}}\n")
     assert durun.show(durun.start(1))["error"]["name"] == "output_invalid"
+
+
+def test_a_cancel_that_looked_a_moment_too_early_is_left_to_the_driver_that_came(
+    durun: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look says that nobody drives; then somebody does: the run is held, and the cancel becomes a note all the same."""
+    from durun.cli import control
+
+    durun.plan("start: a\nstates: {a: {run: 'echo a >> \"$LEDGER\"; sleep 60', next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml", "--id", "r")
+    until(durun.lines)
+    real, looks = control._left_to_driver, []
+
+    def too_early(*args: object) -> bool:
+        looks.append(args)
+        return len(looks) > 1 and real(*args)
+
+    monkeypatch.setattr(control, "_left_to_driver", too_early)
+    assert control.cancel("r", db=str(durun.db)) == 4
+    assert len(looks) == 2
+    begun.communicate(timeout=30)
+    assert durun.show("r")["status"] == "cancelled"
