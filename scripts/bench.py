@@ -213,9 +213,18 @@ def peak_of(words: list[str], place: Place) -> tuple[int, int]:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         except OSError:
             children = []
-        keeper = max([keeper, *(high_water(int(c)) for c in children)])
+        for child in children:
+            if is_keeper(child):  # before it has executed it is still its driver's image
+                keeper = max(keeper, high_water(int(child)))
         time.sleep(0.02)
     return driver, keeper
+
+
+def is_keeper(pid: str) -> bool:
+    try:
+        return b"keeper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def high_water(pid: int) -> int:
