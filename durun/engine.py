@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from durun.effects.boot import boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
-from durun.machine.decide import decide
+from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate
 from durun.machine.events import Cancel, Due, Ended, Go, Happening, Moment, Pause, Resolve, Settle, TakeUp
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
@@ -112,7 +112,7 @@ class Engine:
         if notes:  # what ended first leaves its next intent waiting: a note may withdraw it
             moment = moment._replace(place=None)
         if len(events) + len(notes) > 1:
-            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects))
+            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), dict(at.items))
         for event in events:
             moves.append(decide(self.plan, at, event, moment, self.evaluate))
             if at is not self.at:
@@ -142,7 +142,7 @@ class Engine:
         for no in move.stop:
             cancel = self.at.run.cancel or {}
             grace = int(cancel.get("grace", 10_000))
-            self.performer.stop(no, [("TERM", grace), ("KILL", 0)], "cancel")
+            self.performer.stop(no, [("TERM", grace), ("KILL", 0)], "cancel" if cancel else "sibling")
 
     # --- the loop ---
 
@@ -156,11 +156,14 @@ class Engine:
                     self.move(event)
                 elif self.at.run.cancel is not None:
                     self.performer.stop(effect.no, [("TERM", self.at.run.cancel["grace"]), ("KILL", 0)], "cancel")
+                elif self.at.positions[effect.scope].stopping:
+                    self.performer.stop(effect.no, [("TERM", 10_000), ("KILL", 0)], "sibling")
 
     def _open(self, no: int) -> bool:
-        phases = {p.effect: Phase.ACTING for p in self.at.positions.values() if p.phase is Phase.ACTING}
-        phases |= {p.asking: Phase.PROBING for p in self.at.positions.values() if p.phase is Phase.PROBING}
-        return no in phases
+        p = self.at.positions.get(self.at.effects[no].scope)
+        if p is None:
+            return False
+        return (p.phase is Phase.ACTING and p.effect == no) or (p.phase is Phase.PROBING and p.asking == no)
 
     def take_up(self) -> None:
         """A person resumes the run: what was paused or has failed is taken up."""
@@ -200,9 +203,13 @@ class Engine:
                 return Go(p.scope)
             if p.phase is Phase.LOST:
                 return Settle(p.scope)
-            if p.due is not None and self._left(p) <= 0:
+            if p.due is not None and self._left(p) <= 0 and self._fits(p):
                 return Due(p.scope)
         return None
+
+    def _fits(self, p: Position) -> bool:
+        """Whether there is a place for an effect that waits to begin; the end of another makes one."""
+        return not p.scope or p.phase is Phase.WAITING or may_begin(self.plan, self.at, p.scope)
 
     def _left(self, p: Position) -> int:
         """Milliseconds until a position is due. Within one boot its clock decides; else never more than the stored length."""
@@ -215,7 +222,8 @@ class Engine:
         return min(left, p.length)
 
     def _next_due(self) -> int | None:
-        return min((self._left(p) for p in self.at.positions.values() if p.due is not None), default=None)
+        left = (self._left(p) for p in self.at.positions.values() if p.due is not None)
+        return min((ms for ms in left if ms > 0), default=None)
 
     def _notes(self) -> bool:
         """Whether something lies in the inbox; asked only when another process has written."""
@@ -229,8 +237,8 @@ class Engine:
         assert self.performer is not None
         timeout = TICK if due is None else min(TICK, max(0, due) / 1000)
         events = self.performer.receive(timeout, self.signals.wake)
-        for event in events:
-            self.move(self._listened(event))
+        if events:
+            self.move(*map(self._listened, events))
         if not events and self._notes():
             self.move()
 

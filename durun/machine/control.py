@@ -7,7 +7,6 @@ from durun.machine import doubt, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause
 from durun.machine.model import TERMINAL, Phase, Position, Status
-from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN
 
 
 def cancel(d: Draft, event: Cancel) -> None:
@@ -20,18 +19,11 @@ def cancel(d: Draft, event: Cancel) -> None:
     d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now})
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
-    under_way = [p.asking or p.effect for p in d.positions() if _has_begun(d, p)]
-    if under_way:
-        d.move.stop = [no for no in under_way if no is not None]
-        return
-    doubt.cancelled(d)
-
-
-def _has_begun(d: Draft, p: Position) -> bool:
-    if p.phase not in (Phase.ACTING, Phase.PROBING):
-        return False
-    no = p.asking if p.phase is Phase.PROBING else p.effect
-    return no is not None and d.effect(no).status == "begin"
+    begun = [p for p in d.positions() if doubt.under_way(d, p)]
+    if not begun:
+        return doubt.cancelled(d)
+    d.move.stop = [no for p in begun if (no := p.asking or p.effect) is not None]
+    doubt.withdraw(d)
 
 
 def pause(d: Draft, event: Pause) -> None:
@@ -56,12 +48,12 @@ def take_up(d: Draft) -> None:
         return
     if run.status is not Status.FAILED:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
-    failed = next((p for p in d.positions() if p.phase is Phase.FAILED), None)
-    if failed is None:
+    failed = d.position("")
+    if failed.phase is not Phase.FAILED:
         raise NotPossible(f"run {run.id} ended where its plan says it ends: there is nothing to take up")
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
     d.tell("resumed", failed)
-    _take_up_state(d, failed)
+    walk.take_up(d, failed)
 
 
 def _thaw(d: Draft, p: Position, paused_at: int) -> None:
@@ -70,20 +62,3 @@ def _thaw(d: Draft, p: Position, paused_at: int) -> None:
         return
     left = max(0, p.due - paused_at)
     d.put(p._replace(due=d.moment.now + left, length=left, set_at=d.moment.now, boot=d.moment.boot, clock=d.moment.clock))
-
-
-def _take_up_state(d: Draft, p: Position) -> None:
-    """The state whose error ended the run, with a fresh budget: again what may be repeated, else a person is asked."""
-    p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
-    if p.target is not None:
-        return walk.walk(d, p.scope, p.target)
-    if p.effect is None:
-        p = d.put(p._replace(phase=Phase.READY, target=p.state))
-        return walk.follow(d, p.scope, walk.begin_state(d, p))
-    how = d.effect(p.effect).status
-    if how == DONE and not doubt.idempotent(d, p):
-        return doubt.block(d, p)
-    if how in (NOT_CERTAIN, IN_DOUBT):
-        d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT))
-        return doubt.settle(d, p)
-    return walk.again(d, p)

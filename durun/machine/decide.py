@@ -12,6 +12,7 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | probing | | begin | answer | again | issued again | | | where paused |
 | doubt | | | | | | | settled | where paused |
 | held | | | | | | begin | | where paused |
+| inside | | | | | | | | where paused |
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
@@ -25,7 +26,7 @@ from typing import Any
 
 from durun.errors import NotPossible
 from durun.machine import control, doubt, walk
-from durun.machine.draft import Draft, Evaluate
+from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
     Cancel,
     CouldNotStart,
@@ -42,6 +43,7 @@ from durun.machine.events import (
     TakeUp,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
+from durun.machine.scope import path_of
 from durun.plan.canonical import Plan
 
 
@@ -49,7 +51,9 @@ def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate) -> Move:
     """The first move of a run: from its start to the first thing it has to wait for."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
     d.tell("started", None, None, input=run.input, vars=run.vars)
-    walk.walk(d, "", plan["start"])
+    d.put(Position("", plan["start"], 0, Phase.READY, target=plan["start"], entered_at=moment.now))
+    d.todo.append("")
+    walk.run_on(d)
     d.settle_status()
     return d.move
 
@@ -68,8 +72,14 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             doubt.resolve(d, _one(d, event), event)
         case _:
             _at_position(d, _position_of(d, event), event)
+    walk.run_on(d)
     d.settle_status()
     return d.move
+
+
+def may_begin(plan: Plan, at: Checkpoint, scope: str) -> bool:
+    """Whether an effect that waits in this scope would find a place now, in every map and parallel around it."""
+    return fits(plan, holders(at.positions.values()), scope)
 
 
 def _at_position(d: Draft, p: Position, event: Any) -> None:
@@ -77,7 +87,7 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
         raise NotPossible(f"run {d.run.id} has ended: it is {d.run.status}")
     match p.phase, event:
         case Phase.READY, Go():
-            walk.walk(d, p.scope, p.target or "")
+            d.go(p.scope, p.target or "")
         case (Phase.ACTING, Ended() | CouldNotStart()) if event.effect == p.effect:
             walk.acted(d, p, event)
         case (Phase.ACTING, Lost()) if event.effect == p.effect:
@@ -104,7 +114,10 @@ def _position_of(d: Draft, event: Any) -> Position:
     if isinstance(event, Go | Due | Settle):
         found = d.at.positions.get(event.scope)
     else:
-        found = next((p for p in d.at.positions.values() if event.effect in (p.effect, p.asking)), None)
+        effect = d.at.effects.get(event.effect)
+        found = d.at.positions.get(effect.scope) if effect is not None else None
+        if found is not None and event.effect not in (found.effect, found.asking):
+            found = None
     if found is None:
         raise NotPossible(f"run {d.run.id} stands nowhere that {event!r} speaks of")
     return found
@@ -112,7 +125,10 @@ def _position_of(d: Draft, event: Any) -> Position:
 
 def _one(d: Draft, event: Resolve) -> Position:
     """The position a person means: the one named, else the only one that can be meant."""
-    open_ones = [p for p in d.at.positions.values() if p.phase in (Phase.DOUBT, Phase.LOST, Phase.FAILED)]
+    phases = (Phase.DOUBT, Phase.LOST, Phase.FAILED) if d.run.status is Status.FAILED else (Phase.DOUBT, Phase.LOST)
+    open_ones = [p for p in d.at.positions.values() if p.phase in phases]
+    if d.run.status is Status.FAILED and event.state is None:
+        open_ones = [p for p in open_ones if p.effect is not None] or open_ones
     named = [p for p in open_ones if event.state is None or _path(p) == event.state]
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
         what = f"state {event.state}" if event.state else "nothing"
@@ -123,4 +139,4 @@ def _one(d: Draft, event: Resolve) -> Position:
 
 
 def _path(p: Position) -> str:
-    return f"{p.scope}.{p.state}" if p.scope else p.state
+    return path_of(p.scope, p.state)

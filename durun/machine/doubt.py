@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import poll, retry, walk
+from durun.machine import fan, poll, retry, walk
 from durun.machine.draft import Draft
 from durun.machine.events import CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
@@ -45,6 +45,8 @@ def lost(d: Draft, p: Position, why: str) -> None:
     d.tell("in_doubt", p, d.effect(no).attempt, why=why)
     if d.run.cancel is not None:
         return cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     if "poll" in d.state(p):
         return walk.follow(d, p.scope, poll.not_yet(d, p, None))
     settle(d, p)
@@ -57,6 +59,8 @@ def stopped(d: Draft, p: Position) -> None:
     d.tell("in_doubt", p, d.effect(p.effect).attempt, why="it was stopped together with durun")
     if d.run.cancel is not None:
         return cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     d.put(p._replace(phase=Phase.LOST, due=None, cause=None))
 
 
@@ -64,6 +68,8 @@ def settle(d: Draft, p: Position) -> None:
     """The first way there is to find out, to repeat, or to ask."""
     if d.run.cancel is not None:
         return cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     if p.doubts >= ENOUGH:
         return block(d, p)
     if "probe" in d.state(p):
@@ -123,7 +129,7 @@ def ask(d: Draft, p: Position) -> None:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)
     asking = d.new_effect(p, "probe", effect.key, request)
-    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=None if d.moment.place else d.moment.now))
+    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=d.moment.now if asking.status == "waiting" else None))
 
 
 def ask_again(d: Draft, p: Position) -> None:
@@ -132,6 +138,8 @@ def ask_again(d: Draft, p: Position) -> None:
     d.put_effect(d.effect(p.asking)._replace(status=IN_DOUBT, ended_at=d.moment.now))
     if d.run.cancel is not None:
         return cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     p = d.put(p._replace(doubts=p.doubts + 1, asking=None))
     if p.doubts >= ENOUGH:
         return block(d, p)
@@ -152,8 +160,8 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     if isinstance(event, Ended) and event.stopped == "leaving" and d.run.cancel is None:
         d.put(p._replace(phase=Phase.LOST, asking=None))
         return None
-    if d.run.cancel is not None and said != "yes":
-        _answer_while_cancelled(d, p, said)
+    if (d.run.cancel is not None or p.stopping) and said != "yes":
+        _answer_while_stopping(d, p, said)
         return None
     if said == "yes":
         assert isinstance(event, Ended)
@@ -165,11 +173,13 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     return _unknown(d, p._replace(asking=None))
 
 
-def _answer_while_cancelled(d: Draft, p: Position, said: str) -> None:
+def _answer_while_stopping(d: Draft, p: Position, said: str) -> None:
     assert p.effect is not None
     if said == "no":
         d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
-    cancelled(d)
+    if d.run.cancel is not None:
+        return cancelled(d)
+    fan.stopped(d, p)
 
 
 def _it_happened(d: Draft, p: Position, event: Ended) -> None:
@@ -225,6 +235,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         raise NotPossible(f"run {d.run.id}: state {p.state} had begun nothing that could have happened")
     if p.phase is Phase.FAILED:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
+        fan.reopen(d, p.scope)
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
@@ -249,15 +260,27 @@ def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
     walk.follow(d, p.scope, walk.finish(d, p, output))
 
 
-def cancelled(d: Draft) -> None:
-    """Nothing of the run is under way any more: it is cancelled, and nothing of it begins after this."""
-    now = d.moment.now
+def under_way(d: Draft, p: Position) -> bool:
+    """Whether something has been begun here whose end is not known yet."""
+    if p.phase not in (Phase.ACTING, Phase.PROBING):
+        return False
+    no = p.asking if p.phase is Phase.PROBING else p.effect
+    return no is not None and d.effect(no).status == "begin"
+
+
+def withdraw(d: Draft) -> None:
+    """Wherever nothing is under way, nothing begins any more."""
     for p in d.positions():
-        for no in (p.effect, p.asking):
-            effect = d.effect(no) if no is not None else None
-            if effect is not None and effect.status == "waiting":
-                how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
-                d.put_effect(effect._replace(status=how, ended_at=now))
-        d.put(p._replace(phase=Phase.ENDED, due=None))
+        if not under_way(d, p) and p.phase is not Phase.ENDED:
+            fan.withdraw(d, p)
+            d.put(p._replace(phase=Phase.ENDED, due=None))
+
+
+def cancelled(d: Draft) -> None:
+    """Once nothing of the run is under way any more it is cancelled, and nothing of it begins after this."""
+    withdraw(d)
+    if any(under_way(d, p) for p in d.positions()):
+        return
+    now = d.moment.now
     d.set_run(status=Status.CANCELLED, reason=None, ended_at=now, updated_at=now)
-    d.tell("cancelled", d.positions()[0], None, by=(d.run.cancel or {}).get("by"))
+    d.tell("cancelled", d.position(""), None, by=(d.run.cancel or {}).get("by"))

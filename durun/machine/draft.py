@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Protocol
 
+from durun.machine import scope as scopes
 from durun.machine.events import Moment
-from durun.machine.model import Checkpoint, Effect, Event, Move, Phase, Position, Run, StateRow, Status
-from durun.plan.canonical import Plan, State
+from durun.machine.model import Checkpoint, Effect, Event, Item, Move, Phase, Position, Run, StateRow, Status
+from durun.plan.canonical import Level, Plan, State
+from durun.plan.expressions import Lazily
 
 Json = Any
+Holders = dict[str, dict[str, set[str]]]
 LIMIT = 100 * 1024  # of one value in argv or env
 
 
 class Evaluate(Protocol):
     """What the machine needs of an evaluator of expressions; see `plan.expressions.Evaluator`."""
 
+    def expression(self, source: str, names: dict[str, Json]) -> Json: ...
     def condition(self, source: str, names: dict[str, Json]) -> bool: ...
     def value(self, template: Json, names: dict[str, Json]) -> Json: ...
     def text(self, template: Json, names: dict[str, Json], *, limit: int | None = None) -> str: ...
@@ -26,7 +31,7 @@ class Evaluate(Protocol):
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("at", "evaluate", "moment", "move", "plan")
+    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "todo")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
@@ -34,6 +39,8 @@ class Draft:
         self.moment = moment
         self.evaluate = evaluate
         self.move = Move(at.run)
+        self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
+        self._holders: Holders | None = None
 
     # reads
 
@@ -42,20 +49,51 @@ class Draft:
         return self.move.run
 
     def position(self, scope: str) -> Position:
-        found = self.move.positions.get(scope)
-        return found if found is not None else self.at.positions[scope]
+        found = self.found(scope)
+        if found is None:
+            raise KeyError(scope)
+        return found
+
+    def found(self, scope: str) -> Position | None:
+        """The position of a scope, where it has one."""
+        if scope in self.move.positions:
+            return self.move.positions[scope]
+        if self._taken_away(scope):
+            return None
+        return self.at.positions.get(scope)
 
     def positions(self) -> list[Position]:
-        gone = {scope for scope, p in self.move.positions.items() if p is None}
-        merged = {**self.at.positions, **{s: p for s, p in self.move.positions.items() if p is not None}}
-        return [p for scope, p in merged.items() if scope not in gone]
+        changed = self.move.positions
+        if not changed and not self.move.fresh and not self.move.gone:
+            return list(self.at.positions.values())
+        kept = [p for scope, p in self.at.positions.items() if scope not in changed and not self._taken_away(scope)]
+        return kept + [p for p in changed.values() if p is not None]
+
+    def _taken_away(self, scope: str) -> bool:
+        """Whether what was stored of a scope is taken away by this move."""
+        return any(scopes.inside(scope, path) for path in self.move.fresh) or any(scopes.under(scope, o) for o in self.move.gone)
+
+    def level(self, scope: str) -> Level:
+        return scopes.level(self.plan, scope)
 
     def state(self, position: Position) -> State:
-        return self.plan["states"][position.state]
+        return self.level(position.scope)["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
         key = (scope, name)
-        return self.move.states.get(key) or self.at.states.get(key) or StateRow(scope, name)
+        found = self.move.states.get(key)
+        if found is None and scope and self._taken_away(scope):
+            return StateRow(scope, name)
+        return found or self.at.states.get(key) or StateRow(scope, name)
+
+    def item(self, path: str, no: int) -> Item:
+        """A branch or item of the state at this path."""
+        found = self.move.items.get((path, no))
+        return found if found is not None else self.items(path)[no]
+
+    def items(self, path: str) -> list[Item]:
+        """The branches or items of a state, as they were read; `item` has what changed since."""
+        return self.move.fresh.get(path) or self.at.items.get(path, [])
 
     def effect(self, no: int) -> Effect:
         return self.move.effects.get(no) or self.at.effects[no]
@@ -66,8 +104,43 @@ class Draft:
         self.move.run = self.move.run._replace(**changes)
 
     def put(self, position: Position) -> Position:
+        stood = self.found(position.scope)
+        if stood is not None:  # what the scope has set and caught is changed by `set_vars` and `set_error` alone
+            position = position._replace(vars=stood.vars, error=stood.error)
+        return self._put(position)
+
+    def _put(self, position: Position) -> Position:
         self.move.positions[position.scope] = position
+        if self._holders is not None:
+            count(self._holders, position.scope, position)
         return position
+
+    def drop(self, scope: str) -> None:
+        """A branch, item or child that has ended leaves nothing behind but its result."""
+        self.move.gone.append(scope)
+        for key in [key for key in self.move.states if scopes.under(key[0], scope)]:
+            del self.move.states[key]
+        for inner in [s for s in self.move.positions if scopes.under(s, scope)]:
+            del self.move.positions[inner]
+        for path in [p for p in self.move.fresh if scopes.under(p, scope)]:
+            del self.move.fresh[path]
+        for held in [key for key in self.move.items if scopes.under(key[0], scope)]:
+            del self.move.items[held]
+        if self._holders is not None:
+            count(self._holders, scope, None)
+
+    def go(self, scope: str, target: str) -> None:
+        """On to a state, in this move."""
+        p = self.position(scope)
+        self.put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None, due=None, length=None))
+        self.todo.append(scope)
+
+    def enclose(self, path: str, items: list[Item]) -> None:
+        """What a state holds from now on; what it held before is taken away."""
+        self.move.fresh[path] = items
+
+    def put_item(self, item: Item) -> None:
+        self.move.items[item.path, item.no] = item
 
     def put_row(self, row: StateRow) -> None:
         self.move.states[row.scope, row.state] = row
@@ -102,7 +175,7 @@ class Draft:
     def issue(self, effect: Effect) -> Effect:
         """The intent as it stands here: bound to this boot and place, or left waiting for whoever drives on."""
         place = self.moment.place
-        if place is None:
+        if place is None or not self.fits(effect.scope):
             return self.put_effect(effect._replace(status="waiting", boot=None, place=None))
         self.move.begin.append(effect.no)
         first = effect.first_at if effect.first_at is not None else self.moment.now
@@ -112,32 +185,118 @@ class Draft:
 
     def names(self, scope: str, **more: Json) -> dict[str, Json]:
         """The names an expression may use at this place; `more` are those of the moment (output, error, key, visit)."""
-        run = self.run
+        run, plan = self.run, scopes.plan_of(self.plan, scope)
+        home = scopes.plan_scope(scope)
+        child = self.position(home).child if home else None
         names: dict[str, Json] = {
-            "input": run.input,
-            "vars": run.vars,
-            "error": run.error,
-            "states": {name: self._seen(scope, name) for name in self.plan["states"]},
-            "run": {"id": run.id, "name": run.name, "version": run.version, "started_at": moment_text(run.started_at)},
-            "pins": {"env": run.env},
+            "input": child["input"] if child else run.input,
+            "vars": self.vars(scope),
+            "error": self._error(scope),
+            "states": self._states(scope),
+            "run": {
+                "id": child["id"] if child else run.id,
+                "name": plan["name"],
+                "version": plan["version"],
+                "started_at": moment_text(child["started_at"] if child else run.started_at),
+            },
+            "pins": {"env": {name: run.env[name] for name in plan["pins"]["env"]}},
         }
+        for part in scopes.own(scope):
+            if part.kind == "item":
+                nth = self.position(part.inner).nth or 0
+                names["item"], names["index"] = self.item(part.path, nth).item, nth
         names.update(more)
         return names
 
-    def _seen(self, scope: str, name: str) -> dict[str, Json]:
-        row = self.row(scope, name)
+    def vars(self, scope: str) -> dict[str, Json]:
+        """The vars as a scope sees them: those of its plan, over them what the scopes around it and it itself have set."""
+        home = scopes.plan_scope(scope)
+        seen: dict[str, Json] = dict(self.position(home).vars if home else self.run.vars)
+        for part in scopes.own(scope):
+            seen.update(self.position(part.inner).vars or {})
+        return seen
+
+    def types(self, scope: str) -> dict[str, str]:
+        """The type each var keeps."""
+        home = scopes.plan_scope(scope)
+        return self.position(home).child["types"] if home else self.run.types  # type: ignore[no-any-return]
+
+    def set_vars(self, scope: str, values: dict[str, Json]) -> None:
+        """Sets vars where a scope keeps them: what a branch or item sets stays inside."""
+        if not scope:
+            self.set_run(vars={**self.run.vars, **values})
+        else:
+            p = self.position(scope)
+            self._put(p._replace(vars={**(p.vars or {}), **values}))
+
+    def set_error(self, scope: str, error: Json) -> None:
+        """The last error that a catch took."""
+        if not scope:
+            self.set_run(error=error)
+        else:
+            self._put(self.position(scope)._replace(error=error))
+
+    def _error(self, scope: str) -> Json:
+        home = scopes.plan_scope(scope)
+        found = self.position(home).error if home else self.run.error
+        for part in scopes.own(scope):
+            inner = self.position(part.inner).error
+            found = found if inner is None else inner
+        return found
+
+    def _states(self, scope: str) -> Lazily:
+        """The states that can be read from here: those of this scope, then those around it."""
+        where: dict[str, str] = {}
+        for outer in (scopes.plan_scope(scope), *(part.inner for part in scopes.own(scope))):
+            where.update(dict.fromkeys(self.level(outer)["states"], outer))
+        return Lazily(where, lambda name: self._seen(where[name], name))
+
+    def _seen(self, scope: str, name: str) -> Lazily | dict[str, Json]:
+        row, kind = self.row(scope, name), self.level(scope)["states"][name]["kind"]
         seen: dict[str, Json] = {"visits": row.visits}
         if row.ended:
             seen["error"] = row.error
             seen["exit"] = row.exit
             if row.error is None:
                 seen["output"] = row.output
-        return seen
+        if row.child is not None:
+            seen["run"] = row.child
+        if kind not in ("parallel", "map") or not row.ended:
+            return seen
+        path = scopes.path_of(scope, name)
+        return Lazily({**seen, "items": None}, lambda word: self.results(path) if word == "items" else seen[word])
+
+    def results(self, path: str) -> list[Json]:
+        """`states.NAME.items`: what became of each branch or item."""
+        found = [self.item(path, n) for n in range(len(self.items(path)))]
+        return [
+            {"index": i.no, "item": i.item, "label": i.label, "status": i.status, "output": i.output, "error": i.error}
+            for i in found
+        ]
 
     def key(self, position: Position, *more: str) -> str:
         """The idempotency key of this visit: derived once, then read from where it was stored."""
-        path = f"{position.scope}.{position.state}" if position.scope else position.state
-        return str(uuid.uuid5(uuid.UUID(hex=self.run.namespace), "/".join((f"{path}#{position.visit}", *more))))
+        return self._derived(position.scope, position.state, position.visit, *more)
+
+    def _derived(self, scope: str, name: str, visit: int, *more: str) -> str:
+        """UUIDv5 over the path with the visits of all states around it, in the namespace of the run or the child."""
+        home = scopes.plan_scope(scope)
+        namespace = self.position(home).child["namespace"] if home else self.run.namespace
+        around = "".join(
+            f"{part.state}#{self.position(part.scope).visit}" + (f"[{part.name}]." if part.kind == "item" else f".{part.name}.")
+            for part in scopes.own(scope)
+        )
+        return str(uuid.uuid5(uuid.UUID(hex=namespace), "/".join((f"{around}{name}#{visit}", *more))))
+
+    # places
+
+    def holders(self) -> Holders:
+        if self._holders is None:
+            self._holders = holders(self.positions())
+        return self._holders
+
+    def fits(self, scope: str) -> bool:
+        return not scope or fits(self.plan, self.holders(), scope)
 
     # the run as a whole
 
@@ -169,6 +328,48 @@ def moves(p: Position) -> bool:
     if p.phase is Phase.PROBING:
         return p.due is None
     return p.phase in (Phase.READY, Phase.ACTING, Phase.LOST)
+
+
+def holders(positions: Iterable[Position]) -> Holders:
+    """For each state that holds branches or items: which of them have something that moves, and where."""
+    found: Holders = {}
+    for p in positions:
+        if p.scope:
+            count(found, p.scope, p)
+    return found
+
+
+def count(found: Holders, scope: str, p: Position | None) -> None:
+    """Keeps the holders true where a position changes; None where it has gone."""
+    for part in scopes.parts(scope):
+        inside = found.setdefault(part.path, {}).setdefault(part.inner, set())
+        if p is not None and holds(p):
+            inside.add(scope)
+        else:
+            inside.discard(scope)
+
+
+def fits(plan: Plan, found: Holders, scope: str) -> bool:
+    """Whether an effect may begin here now: in every map and parallel around it there is a place for its item or branch."""
+    for part in scopes.parts(scope):
+        most = policy(scopes.level(plan, part.scope)["states"][part.state]).get("concurrency")
+        if most is None:
+            continue
+        inside = found.get(part.path, {})
+        others = sum(1 for inner, held in inside.items() if held and inner != part.inner)
+        if others >= most and not inside.get(part.inner, set()) - {scope}:
+            return False
+    return True
+
+
+def holds(p: Position) -> bool:
+    """Whether a position holds a place of the maps and parallels around it: something of it is under way, or about to be."""
+    return p.phase is not Phase.DELAYED and moves(p)
+
+
+def policy(state: State) -> dict[str, Json]:
+    """What a state says of the branches or items it holds; nothing where it is a child."""
+    return state.get("map") or state.get("parallel") or {}  # type: ignore[return-value]
 
 
 @lru_cache(maxsize=16)

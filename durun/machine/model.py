@@ -2,7 +2,8 @@
 
 Rules:
 - every value is frozen; a move is a set of new rows, and `apply` lays them over the checkpoint that was read
-- a position is a row by scope: '' is the run itself; a branch or an item has the path that leads to it
+- a position is a row by scope: '' is the run itself; a branch, an item or a child has the path that leads to it
+- what a branch or item sets is kept with its position, and goes with it; what became of it is a row of its container
 - times are integer UTC milliseconds, lengths integer milliseconds
 - nothing here reads a clock, a file or a random number
 """
@@ -13,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from durun.machine.scope import inside, under
+
 Json = Any
 
-__all__ = ["Checkpoint", "Effect", "Event", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
+__all__ = ["Checkpoint", "Effect", "Event", "Item", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
 
 
 class Status(StrEnum):
@@ -44,7 +47,8 @@ class Phase(StrEnum):
     PROBING = "probing"  # a probe is asked whether its effect happened
     DOUBT = "doubt"  # its effect is in doubt, and a person must say
     HELD = "held"  # its effect cannot be begun until a person has mended something; `cause` says what
-    FAILED = "failed"  # its error ended the run
+    INSIDE = "inside"  # its branches, its items or its child are under way
+    FAILED = "failed"  # its error ended the run, or its branch or item
     ENDED = "ended"  # the run ended here as the plan says
 
 
@@ -71,6 +75,18 @@ class Position(NamedTuple):
     until: int | None = None  # when no further round may begin: UTC ms
     unsure: bool = False  # an earlier attempt of this visit may have happened
     cause: Json = None  # PROBING, LOST, DOUBT: the error that left the doubt, where there was one
+    nth: int | None = None  # which branch or item this is, in the order of its container
+    vars: Json = None  # what this branch or item has set; of a child all its vars
+    error: Json = None  # the last error that a catch took here
+    child: Json = None  # of a child plan: {id, input, types, namespace, started_at}
+    stopping: bool = False  # a sibling or its container has it stopped
+    floor: int = 0  # INSIDE: the visits of earlier rounds, which inner ones count on from
+    total: int = 0  # INSIDE: branches or items,
+    begun: int = 0  # how many of them have begun,
+    won: int = 0  # have succeeded,
+    lost: int = 0  # have failed,
+    gone: int = 0  # were stopped
+    closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
 
 
 class StateRow(NamedTuple):
@@ -85,6 +101,23 @@ class StateRow(NamedTuple):
     has_output: bool = False
     error: Json = None
     exit: int | None = None
+    peak: int = 0  # the highest number of a visit inside it
+    child: str | None = None  # the id of the child run its last visit started
+
+
+class Item(NamedTuple):
+    """A branch of a parallel or an item of a map. status: not_begun | begun | succeeded | failed | stopped
+
+    `path` is that of the state that holds it, `no` counts from 0.
+    """
+
+    path: str
+    no: int
+    label: str
+    item: Json = None
+    status: str = "not_begun"
+    output: Json = None
+    error: Json = None
 
 
 class Effect(NamedTuple):
@@ -157,6 +190,7 @@ class Checkpoint:
     positions: dict[str, Position] = field(default_factory=dict)
     states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)  # those a position refers to
+    items: dict[str, list[Item]] = field(default_factory=dict)  # by the path of the state that holds them
 
 
 @dataclass(slots=True)
@@ -167,6 +201,9 @@ class Move:
     positions: dict[str, Position | None] = field(default_factory=dict)
     states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)
+    fresh: dict[str, list[Item]] = field(default_factory=dict)  # containers entered anew: what was inside is taken away first
+    items: dict[tuple[str, int], Item] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)  # scopes that have ended: what was inside them is taken away
     history: list[Event] = field(default_factory=list)
     begin: list[int] = field(default_factory=list)
     stop: list[int] = field(default_factory=list)
@@ -176,13 +213,40 @@ class Move:
 def apply(at: Checkpoint, move: Move) -> None:
     """Lays a stored move over the checkpoint it was decided on."""
     at.run = move.run
-    for scope, position in move.positions.items():
-        if position is None:
-            at.positions.pop(scope, None)
-        else:
-            at.positions[scope] = position
-    at.states.update(move.states)
+    for path, items in move.fresh.items():
+        at.items[path] = list(items)
+        for left in [scope for scope in at.positions if inside(scope, path)]:
+            _place(at, left, None)
+        for key in [key for key in at.states if inside(key[0], path)]:
+            del at.states[key]
+    for outer in move.gone:
+        for key in [key for key in at.states if under(key[0], outer)]:
+            del at.states[key]
+        for path in [path for path in at.items if under(path, outer)]:
+            del at.items[path]
+        for left in [scope for scope in at.positions if under(scope, outer)]:
+            _place(at, left, None)
+    for (path, no), item in move.items.items():
+        at.items[path][no] = item
     at.effects.update(move.effects)
-    open_ones = {n for p in at.positions.values() for n in (p.effect, p.asking) if n is not None}
-    for no in [n for n in at.effects if n not in open_ones]:
-        del at.effects[no]
+    for scope, position in move.positions.items():
+        _place(at, scope, position)
+    at.states.update(move.states)
+    for no, effect in move.effects.items():
+        p = at.positions.get(effect.scope)
+        if p is None or no not in (p.effect, p.asking):
+            at.effects.pop(no, None)
+
+
+def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
+    """A position as it stands now; the effects it no longer refers to go."""
+    before = at.positions.get(scope)
+    kept = (position.effect, position.asking) if position is not None else ()
+    if before is not None:
+        for no in (before.effect, before.asking):
+            if no is not None and no not in kept:
+                at.effects.pop(no, None)
+    if position is not None:
+        at.positions[scope] = position
+    else:
+        at.positions.pop(scope, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, poll, retry
+from durun.machine import doubt, fan, poll, retry
+from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft
 from durun.machine.events import CouldNotStart, Ended
-from durun.machine.model import Phase, Position, StateRow, Status
+from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
 from durun.machine.outcome import (
     DONE,
     IN_DOUBT,
@@ -29,29 +30,55 @@ MOVES = 1000  # states passed through in one move before it is committed
 # --- going on ---
 
 
-def walk(d: Draft, scope: str, target: str) -> None:
-    """Enters states from `target` on until one has something to wait for, or the run ends."""
+def run_on(d: Draft) -> None:
+    """Walks on wherever this move has led, and begins what has found a place meanwhile, until all stands still."""
+    budget = MOVES
+    while d.todo and budget > 0:
+        while d.todo and budget > 0:
+            scope = d.todo.pop(0)
+            p = d.found(scope)
+            if p is not None and p.phase is Phase.READY and d.run.status not in TERMINAL:
+                budget = walk(d, scope, p.target or "", budget)
+        fan.refill(d)
+
+
+def walk(d: Draft, scope: str, target: str, budget: int) -> int:
+    """Enters states from `target` on until one has something to wait for, or the scope ends. What is left of the budget."""
     at: str | None = target
-    for _ in range(MOVES):
+    while budget > 0:
         if at is None:
-            return
+            return budget
         if at in ENDS:
-            return end(d, scope, at)
+            end(d, scope, at)
+            return budget
         at = _enter(d, scope, at)
+        budget -= 1
     if at is not None:
         d.put(d.position(scope)._replace(phase=Phase.READY, target=at, effect=None, asking=None))
+    return 0
 
 
 def _enter(d: Draft, scope: str, name: str) -> str | None:
-    """Enters a state: the next target, or None where it stands still (or the run has ended)."""
-    state = d.plan["states"][name]
-    visit = d.row(scope, name).visits + 1
-    d.put_row(StateRow(scope, name, visits=visit))
-    p = d.put(Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now))
+    """Enters a state: the next target, or None where it stands still (or its scope has ended)."""
+    state = d.level(scope)["states"][name]
+    before, stood = d.row(scope, name), d.found(scope)
+    floor = _floor(d, scope)
+    visit = max(before.visits, floor) + 1
+    d.put_row(StateRow(scope, name, visits=visit, peak=before.peak))
+    p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now)
+    if stood is not None:  # what belongs to the branch, the item or the child stays with it
+        p = p._replace(nth=stood.nth, vars=stood.vars, error=stood.error, child=stood.child, stopping=stood.stopping)
+    d.put(p)
     d.tell("entered", p)
-    if visit > state["max_visits"]:
+    if visit - floor > state["max_visits"]:
         return failed(d, p, "max_visits", f"it was entered more than {state['max_visits']} times")
     return begin_state(d, p)
+
+
+def _floor(d: Draft, scope: str) -> int:
+    """The visits that earlier rounds of the state around this scope have used up."""
+    part = next(iter(scopes.parts(scope)[-1:]), None)
+    return d.position(part.scope).floor if part is not None else 0
 
 
 def begin_state(d: Draft, p: Position) -> str | None:
@@ -67,6 +94,10 @@ def begin_state(d: Draft, p: Position) -> str | None:
                 return _choose(d, p, state)
             case "fail":
                 return _fail_state(d, p, state)
+            case "parallel" | "map":
+                return fan.enter(d, p, state)
+            case "plan":
+                return fan.enter_child(d, p, state)
             case _:
                 return leave(d, p, None)
     except ExpressionError as e:
@@ -129,12 +160,15 @@ def _untimed(p: Position) -> Position:
 
 
 def follow(d: Draft, scope: str, target: str | None) -> None:
-    """Goes on to where a state led, if it led anywhere. A run that was told to stop goes nowhere."""
+    """Goes on to where a state led, if it led anywhere. What was told to stop goes nowhere but to its end."""
     if target is None:
         return
     if d.run.cancel is not None:
         return doubt.cancelled(d)
-    walk(d, scope, target)
+    p = d.position(scope)
+    if p.stopping and target not in ENDS:
+        return fan.stopped(d, p)
+    d.go(scope, target)
 
 
 # --- an effect ---
@@ -160,8 +194,9 @@ def _key(d: Draft, p: Position, state: State) -> str:
 
 
 def _issued(d: Draft, p: Position) -> Position:
-    """Where a position stands once its intent is issued: acting, or waiting for whoever drives on."""
-    if d.moment.place is None:
+    """Where a position stands once its intent is issued: acting, or waiting for whoever drives on, or for a place."""
+    assert p.effect is not None
+    if d.effect(p.effect).status == "waiting":
         return _untimed(p)._replace(phase=Phase.DELAYED, due=d.moment.now)
     return _untimed(p)._replace(phase=Phase.ACTING)
 
@@ -200,8 +235,8 @@ def begin_waiting(d: Draft, p: Position) -> None:
     """From waiting to beginning: a commit of its own, so that a reboot cannot take it for one that ran."""
     if p.phase is Phase.PROBING:
         assert p.asking is not None
-        d.issue(d.effect(p.asking))
-        d.put(_untimed(p))
+        issued = d.issue(d.effect(p.asking))
+        d.put(_untimed(p)._replace(due=d.moment.now if issued.status == "waiting" else None))
     else:
         assert p.effect is not None
         d.issue(d.effect(p.effect))
@@ -231,9 +266,9 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     if outcome.how == DONE:
         assert isinstance(event, Ended)
         return follow(d, p.scope, _done(d, p, event, outcome))
-    if "poll" in state and d.run.cancel is None:
+    if "poll" in state and d.run.cancel is None and not p.stopping:
         return follow(d, p.scope, poll.not_yet(d, p, outcome))
-    error = _error(p, outcome.name, outcome.message, attempt=effect.attempt, exit=outcome.exit)
+    error = error_of(p, outcome.name, outcome.message, attempt=effect.attempt, exit=outcome.exit)
     error["stderr"] = event.stderr if isinstance(event, Ended) else ""
     unsuccessful(d, p, error, outcome.how)
 
@@ -244,6 +279,8 @@ def _hold(d: Draft, p: Position, reason: str) -> None:
     d.put_effect(d.effect(p.effect)._replace(status="waiting", boot=None, place=None))
     if d.run.cancel is not None:
         return doubt.cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     d.put(p._replace(phase=Phase.HELD, cause=reason))
     d.tell("blocked", p, None, reason=reason)
 
@@ -253,10 +290,13 @@ def moved(d: Draft, p: Position, no: int) -> None:
     if d.run.cancel is not None:
         d.put_effect(d.effect(no)._replace(status="waiting"))
         return doubt.cancelled(d)
-    d.issue(d.effect(no))
+    if p.stopping:
+        d.put_effect(d.effect(no)._replace(status="waiting"))
+        return fan.stopped(d, p)
+    issued = d.issue(d.effect(no))
     if p.phase is Phase.ACTING:
         d.put(_issued(d, p))
-    elif d.moment.place is None:
+    elif issued.status == "waiting":
         d.put(p._replace(due=d.moment.now))
 
 
@@ -271,7 +311,7 @@ def _tell_end(d: Draft, p: Position, attempt: int, event: Ended | CouldNotStart,
             data["stopped"] = event.stopped
         if event.left:
             data["left"] = list(event.left)
-            d.move.said.append(f"{p.state} left processes behind: {', '.join(map(str, event.left))}")
+            d.move.said.append(f"{scopes.path_of(p.scope, p.state)} left processes behind: {', '.join(map(str, event.left))}")
     d.tell("attempt_ended", p, attempt, **data)
 
 
@@ -295,7 +335,7 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
     """The effect is done and its output whole: assign (unless `changed` says it was done), and go on to `next`."""
     assert p.effect is not None
     effect, before = d.effect(p.effect), d.row(p.scope, p.state)
-    d.put_row(StateRow(p.scope, p.state, p.visit, True, output, effect.no, output is not None, None, effect.exit))
+    d.put_row(ended(before, p, output=output, effect=effect.no, has_output=output is not None, exit=effect.exit))
     if changed is None:
         try:
             changed = assign(d, p, d.state(p)["assign"], output=output, key=effect.key)
@@ -305,16 +345,21 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
     return _left(d, p, d.state(p)["next"], changed, effect=effect.no)
 
 
-def leave(d: Draft, p: Position, target: str | None) -> str | None:
+def leave(d: Draft, p: Position, target: str | None, **output: Json) -> str | None:
     """A state without an effect has ended well: its `assign` is done. The target it leads to."""
     state, before = d.state(p), d.row(p.scope, p.state)
-    d.put_row(StateRow(p.scope, p.state, p.visit, True))
+    d.put_row(ended(before, p, **output, has_output=output.get("output") is not None))
     try:
-        changed = assign(d, p, state["assign"])
+        changed = assign(d, p, state["assign"], **output)
     except AssignError as e:
         d.put_row(before)
         return failed(d, p, e.name, e.message)
     return _left(d, p, target if target is not None else state["next"], changed)
+
+
+def ended(before: StateRow, p: Position, **how: Json) -> StateRow:
+    """The row of a state that has ended anew; what was counted of its visits stays."""
+    return StateRow(p.scope, p.state, p.visit, True, peak=before.peak, child=before.child, **how)
 
 
 def _left(d: Draft, p: Position, to: str, changed: dict[str, Json], **more: Json) -> str:
@@ -339,11 +384,12 @@ def assign(d: Draft, p: Position, wanted: dict[str, Json], **more: Json) -> dict
         values = {name: d.evaluate.value(template, names) for name, template in wanted.items()}
     except ExpressionError as e:
         raise AssignError("expression", str(e)) from None
+    types = d.types(p.scope)
     for name, value in values.items():
-        kept = d.run.types.get(name, "any")
+        kept = types.get(name, "any")
         if kept not in ("any", kind(value)):
             raise AssignError("vars_invalid", f"vars.{name} keeps the type of its first value, {kept}: not {kind(value)}")
-    d.set_run(vars={**d.run.vars, **values})
+    d.set_vars(p.scope, values)
     return values
 
 
@@ -351,20 +397,20 @@ def done_but(d: Draft, p: Position, name: str, message: str) -> str | None:
     """The effect is done, but what it gave cannot be used: committed as done, and an error all the same."""
     assert p.effect is not None
     effect = d.effect(p.effect)
-    error = _error(p, name, message, attempt=effect.attempt, exit=effect.exit)
+    error = error_of(p, name, message, attempt=effect.attempt, exit=effect.exit)
     return after_error(d, p, error, DONE)
 
 
 # --- errors ---
 
 
-def _error(p: Position, name: str, message: str, **more: Json) -> dict[str, Json]:
+def error_of(p: Position, name: str, message: str, **more: Json) -> dict[str, Json]:
     return {"name": name, "message": message, "state": p.state, "visit": p.visit, **more}
 
 
 def failed(d: Draft, p: Position, name: str, message: str) -> str | None:
     """A state that has no effect to repeat has an error."""
-    return after_error(d, p, _error(p, name, message), None)
+    return after_error(d, p, error_of(p, name, message), None)
 
 
 def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> None:
@@ -373,6 +419,8 @@ def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> Non
     d.put_effect(d.effect(p.effect)._replace(status=how, exit=error.get("exit"), ended_at=d.moment.now, error=error))
     if d.run.cancel is not None:
         return doubt.cancelled(d)
+    if p.stopping:
+        return fan.stopped(d, p)
     if how == NOT_CERTAIN and "probe" in d.state(p):
         return doubt.ask(d, p._replace(cause=error))
     follow(d, p.scope, after_error(d, p, error, how))
@@ -380,9 +428,9 @@ def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> Non
 
 def after_error(d: Draft, p: Position, error: dict[str, Json], how: str | None) -> str | None:
     """Again, if a rule allows it; else where a catch leads; else the run has failed. `how`: None where nothing was begun."""
-    if how is not None and d.run.cancel is None and _try_again(d, p, error, how):
+    if how is not None and d.run.cancel is None and not p.stopping and _try_again(d, p, error, how):
         return None
-    d.put_row(StateRow(p.scope, p.state, p.visit, True, effect=p.effect, error=error, exit=error.get("exit")))
+    d.put_row(ended(d.row(p.scope, p.state), p, effect=p.effect, error=error, exit=error.get("exit")))
     for catch in d.state(p)["catch"]:
         if retry.matches(catch["on"], error["name"]):
             return _caught(d, p, error, catch["assign"], catch["next"])
@@ -413,12 +461,12 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
 
 
 def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Json], to: str) -> str | None:
-    d.set_run(error=error)
+    d.set_error(p.scope, error)
     try:
         changed = assign(d, p, wanted, error=error)
     except AssignError as e:
         d.put(p._replace(phase=Phase.FAILED, asking=None, cause=None))
-        return _end_failed(d, p, _error(p, e.name, f"in its catch: {e.message}"))
+        return _end_failed(d, p, error_of(p, e.name, f"in its catch: {e.message}"))
     d.tell("caught", p, None, error=error, next=to, vars=changed)
     if to == "failed":
         d.put(p._replace(phase=Phase.FAILED, asking=None, cause=None))
@@ -430,28 +478,60 @@ def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Jso
 
 
 def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> str | None:
-    stands = d.position(p.scope)
-    d.put(stands._replace(due=None, length=None))
+    """An error that nothing took, or that led to `failed`: it ends the run, or the branch, item or child it is in."""
+    stands = d.put(d.position(p.scope)._replace(due=None, length=None))
+    if p.scope:
+        fan.failed(d, p.scope, error)
+        return None
     d.set_run(status=Status.FAILED, reason=None, error=error, ended_by=error, ended_at=d.moment.now, updated_at=d.moment.now)
-    d.tell("failed", p, error=error)
+    d.tell("failed", stands, error=error)
     return None
 
 
 def end(d: Draft, scope: str, target: str) -> None:
-    """The run goes to one of its built-in ends."""
+    """A scope goes to one of its built-in ends."""
     p = d.position(scope)
     if target == "failed":
+        error = p.error if scope else d.run.error
         d.put(p._replace(phase=Phase.ENDED, target=None))
-        _end_failed(d, p, d.run.error or _error(p, "failed", f"state {p.state} led to failed"))
+        _end_failed(d, p, error or error_of(p, "failed", f"state {p.state} led to failed"))
         return
+    level = d.level(scope)
     try:
-        output = d.evaluate.value(d.plan["output"], d.names(scope)) if "output" in d.plan else None
+        output = d.evaluate.value(level["output"], d.names(scope)) if "output" in level else None
     except ExpressionError as e:
         d.put(p._replace(phase=Phase.FAILED, target=target, effect=None, asking=None))
-        _end_failed(d, p, _error(p, "expression", f"in the output of the plan: {e}"))
+        _end_failed(d, p, error_of(p, "expression", f"in the output of {_named(scope)}: {e}"))
         return
     d.put(_untimed(p)._replace(phase=Phase.ENDED, target=None))
-    now = d.moment.now
-    has = "output" in d.plan
+    if scope:
+        return fan.succeeded(d, scope, output)
+    now, has = d.moment.now, "output" in level
     d.set_run(status=Status.SUCCEEDED, reason=None, output=output, has_output=has, ended_at=now, updated_at=now)
     d.tell("succeeded", p)
+
+
+def _named(scope: str) -> str:
+    return scope if scope and not scope.endswith("/") else "the plan"
+
+
+# --- to take up again ---
+
+
+def take_up(d: Draft, p: Position) -> None:
+    """A state whose error ended its scope, with a fresh budget: again what may be repeated, else a person is asked."""
+    p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
+    if p.target is not None:
+        return d.go(p.scope, p.target)
+    if d.level(p.scope)["states"][p.state]["kind"] in ("parallel", "map", "plan") and p.total:
+        return fan.take_up(d, p)
+    if p.effect is None:
+        p = d.put(p._replace(phase=Phase.READY, target=p.state))
+        return follow(d, p.scope, begin_state(d, p))
+    how = d.effect(p.effect).status
+    if how == DONE and not doubt.idempotent(d, p):
+        return doubt.block(d, p)
+    if how in (NOT_CERTAIN, IN_DOUBT):
+        d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT))
+        return doubt.settle(d, p)
+    return again(d, p)

@@ -91,8 +91,47 @@ class Wait(TypedDict):
     at: NotRequired[Template]
 
 
+class Level(TypedDict):
+    """States to walk through: a plan, a branch, or what is done for each item. Without `output` it gives null."""
+
+    start: str
+    states: dict[str, State]
+    output: NotRequired[Template]
+
+
+class Line(Level):
+    """One branch of a parallel."""
+
+    name: str
+
+
+class Policy(TypedDict):
+    """How many of its parts may fail, and how many are enough."""
+
+    concurrency: int | None  # null: all at once
+    failures: int | str  # how many, a share such as 25%, or all
+    enough: int | None
+    stop: NotRequired[Literal["now"]]
+
+
+class Parallel(Policy):
+    branches: list[Line]
+
+
+class Map(Policy, Level):
+    items: str
+    label: NotRequired[Template]
+
+
+class Child(TypedDict):
+    file: str
+    input: dict[str, Template]
+    id: NotRequired[Template]
+    pinned: Plan
+
+
 class State(TypedDict):
-    kind: Literal["run", "wait", "choice", "pass", "fail"]
+    kind: Literal["run", "wait", "choice", "pass", "fail", "parallel", "map", "plan"]
     description: NotRequired[str]
     next: NotRequired[str]  # not on choice and fail
     catch: list[Catch]
@@ -109,6 +148,9 @@ class State(TypedDict):
     wait: NotRequired[Wait]  # wait
     choice: NotRequired[list[Branch]]  # choice
     fail: NotRequired[Fail]  # fail
+    parallel: NotRequired[Parallel]  # parallel
+    map: NotRequired[Map]  # map
+    plan: NotRequired[Child]  # plan
 
 
 class Input(TypedDict):

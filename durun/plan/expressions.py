@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from durun.errors import ExpressionError
@@ -30,7 +30,33 @@ NO_NAMES = {"true", "false", "null", "in"}
 # what would answer for a stand-in of a large integer instead of failing
 BLIND = re.compile(r"\b(?:size|format)\b")
 
-__all__ = ["NAMES", "Evaluator", "Hole", "Path", "Reading", "SyntaxFault", "inspect", "split"]
+__all__ = ["NAMES", "Evaluator", "Hole", "Lazily", "Path", "Reading", "SyntaxFault", "inspect", "split"]
+
+
+class Lazily(Mapping[str, Json]):
+    """A mapping whose values are worked out when an expression reads them."""
+
+    def __init__(self, names: Mapping[str, Json], of: Callable[[str], Json]) -> None:
+        self._names, self._of = names, of
+
+    def __getitem__(self, name: str) -> Json:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._of(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _whole(value: Json) -> Json:
+    """A value that does not change any more, and can be stored."""
+    return {name: _whole(value[name]) for name in value} if isinstance(value, Lazily) else value
 
 
 class Hole(NamedTuple):
@@ -284,7 +310,7 @@ def _look_up(path: Sequence[str | int], names: Names) -> Json:
             raise _Missing(_missing(path, n, at), str(name))
         else:
             at = at[name]
-    return at
+    return _whole(at)
 
 
 def _spelt(path: Sequence[str | int]) -> str:
@@ -334,7 +360,7 @@ def _picked(names: Names, paths: list[Path]) -> dict[str, Json]:
                 break
             at = at[name]
             if n + 1 == len(path) or not isinstance(at, Mapping):
-                to[name] = at
+                to[name] = _whole(at)
                 whole.add(path[: n + 1])
                 break
             to = to.setdefault(name, {})
@@ -411,7 +437,7 @@ def needs_cel(plan: Json) -> bool:
     while todo:
         at = todo.pop()
         if isinstance(at, dict):
-            bare = [at[word] for word in ("when", "until") if isinstance(at.get(word), str)]
+            bare = [at[word] for word in ("when", "until", "items") if isinstance(at.get(word), str)]
             if any(not PLAIN.fullmatch(source) for source in bare):
                 return True
             todo += at.values()

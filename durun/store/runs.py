@@ -15,7 +15,7 @@ import apsw
 
 from durun.errors import Held as HeldByAnother
 from durun.errors import Superseded
-from durun.machine.model import Checkpoint, Effect, Move, Phase, Position, Run, StateRow, Status
+from durun.machine.model import Checkpoint, Effect, Item, Move, Phase, Position, Run, StateRow, Status
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
 
@@ -176,12 +176,16 @@ class Store:
                 at.positions[position.scope] = position
             for row in rows(
                 db,
-                "SELECT s.scope, s.state, s.visits, s.ended, coalesce(s.output, e.output), s.effect, s.error, s.exit"
+                "SELECT s.scope, s.state, s.visits, s.ended, coalesce(s.output, e.output), s.effect, s.error, s.exit, s.peak,"
+                " s.child"
                 " FROM states s LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ?",
                 (no,),
             ):
                 found = _state_of(row)
                 at.states[found.scope, found.state] = found
+            columns = "path, no, label, item, status, output, error"
+            for row in rows(db, f"SELECT {columns} FROM items WHERE run = ? ORDER BY path, no", (no,)):
+                at.items.setdefault(row[0], []).append(_item_of(row))
             for p in at.positions.values():
                 for effect in (p.effect, p.asking):
                     if effect is not None:
@@ -249,6 +253,9 @@ class Store:
     def _write_move(self, db: apsw.Connection, held: Held, before: Run | None, move: Move, now: int) -> Held:
         at = held._replace(seq=held.seq + 1, events=held.events + len(move.history))
         self._write_run(db, held, at, before, move, now)
+        self._take_away(db, held.no, move)
+        for item in move.items.values():
+            db.execute(UPSERT_ITEM, (held.no, *_item_row(item)))
         for scope, position in move.positions.items():
             if position is None:
                 db.execute("DELETE FROM positions WHERE run = ? AND scope = ?", (held.no, scope))
@@ -264,6 +271,19 @@ class Store:
                 (held.no, n, now, event.kind, event.scope, event.state, event.visit, event.attempt, canonical_text(event.data)),
             )
         return at
+
+    def _take_away(self, db: apsw.Connection, run: int, move: Move) -> None:
+        """What was inside a state that is entered anew, and inside scopes that have ended."""
+        ranges = [(f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
+        for scope in move.gone:
+            ranges += [(scope, scope + "\0")]
+            ranges += [(scope, scope[:-1] + "0") if scope.endswith("/") else (scope + ".", scope + "/")]
+        for low, high in ranges:
+            for table, column in (("positions", "scope"), ("states", "scope"), ("items", "path")):
+                db.execute(f"DELETE FROM {table} WHERE run = ? AND {column} >= ? AND {column} < ?", (run, low, high))
+        for path, items in move.fresh.items():
+            db.execute("DELETE FROM items WHERE run = ? AND path = ?", (run, path))
+            db.executemany(UPSERT_ITEM, [(run, *_item_row(item)) for item in items if (path, item.no) not in move.items])
 
     def _write_run(self, db: apsw.Connection, held: Held, at: Held, before: Run | None, move: Move, now: int) -> None:
         run = move.run
@@ -357,9 +377,14 @@ UPSERT_POSITION = (
     " effect=excluded.effect, asking=excluded.asking, due=excluded.due, data=excluded.data"
 )
 UPSERT_STATE = (
-    "INSERT INTO states (run, scope, state, visits, ended, effect, output, error, exit) VALUES (?,?,?,?,?,?,?,?,?)"
-    " ON CONFLICT (run, scope, state) DO UPDATE SET visits=excluded.visits, ended=excluded.ended, effect=excluded.effect,"
-    " output=excluded.output, error=excluded.error, exit=excluded.exit"
+    "INSERT INTO states (run, scope, state, visits, ended, effect, output, error, exit, peak, child)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (run, scope, state) DO UPDATE SET visits=excluded.visits, ended=excluded.ended,"
+    " effect=excluded.effect, output=excluded.output, error=excluded.error, exit=excluded.exit, peak=excluded.peak,"
+    " child=excluded.child"
+)
+UPSERT_ITEM = (
+    "INSERT INTO items (run, path, no, label, item, status, output, error) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (run, path, no)"
+    " DO UPDATE SET label=excluded.label, item=excluded.item, status=excluded.status, output=excluded.output, error=excluded.error"
 )
 UPSERT_EFFECT = (
     f"INSERT INTO effects (run, {', '.join(EFFECT_COLUMNS)}) VALUES (?{',?' * len(EFFECT_COLUMNS)}) ON CONFLICT (run, no) DO"
@@ -395,11 +420,21 @@ def _position_of(row: tuple[Any, ...]) -> Position:
 
 def _state_row(s: StateRow) -> tuple[Json, ...]:
     output = text_of(s.output) if s.effect is None and s.has_output else None
-    return s.scope, s.state, s.visits, int(s.ended), s.effect, output, text_of(s.error), s.exit
+    return s.scope, s.state, s.visits, int(s.ended), s.effect, output, text_of(s.error), s.exit, s.peak, s.child
+
+
+def _item_row(i: Item) -> tuple[Json, ...]:
+    output = text_of(i.output) if i.status == "succeeded" else None
+    return i.path, i.no, i.label, canonical_text(i.item), i.status, output, text_of(i.error)
+
+
+def _item_of(row: tuple[Any, ...]) -> Item:
+    path, no, label, item, status, output, error = row
+    return Item(path, no, label, value_of(item), status, value_of(output), value_of(error))
 
 
 def _state_of(row: tuple[Any, ...]) -> StateRow:
-    scope, state, visits, ended, output, effect, error, exit = row
+    scope, state, visits, ended, output, effect, error, exit, peak, child = row
     ended_well = bool(ended) and error is None
     return StateRow(
         scope,
@@ -411,4 +446,6 @@ def _state_of(row: tuple[Any, ...]) -> StateRow:
         output is not None,
         value_of(error),
         exit,
+        peak,
+        child,
     )

@@ -38,6 +38,7 @@ ALLOWED = {
     Phase.PROBING: {"Due", "Ended", "CouldNotStart", "Lost", "Moved"},
     Phase.DOUBT: {"Resolve"},
     Phase.HELD: {"Settle"},
+    Phase.INSIDE: set(),
     Phase.FAILED: {"Resolve", "TakeUp"},
     Phase.ENDED: set(),
 }

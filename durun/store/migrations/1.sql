@@ -73,7 +73,7 @@ CREATE TABLE positions (
   state  TEXT NOT NULL,
   visit  INTEGER NOT NULL,
   phase  TEXT NOT NULL CHECK (phase IN
-    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'held', 'failed', 'ended')),
+    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
   effect INTEGER,
   asking INTEGER,
   due    INTEGER,
@@ -91,7 +91,21 @@ CREATE TABLE states (
   output TEXT,                            -- or here, where no effect gave it
   error  TEXT,
   exit   INTEGER,
+  peak   INTEGER NOT NULL DEFAULT 0,      -- the highest number of a visit inside it
+  child  TEXT,                            -- the id of the child run that its last visit started
   PRIMARY KEY (run, scope, state)
+) WITHOUT ROWID;
+
+CREATE TABLE items (
+  run    INTEGER NOT NULL REFERENCES runs (no),
+  path   TEXT NOT NULL,                   -- of the parallel or map that holds it
+  no     INTEGER NOT NULL,                -- from 0, in the order they begin
+  label  TEXT NOT NULL,
+  item   TEXT NOT NULL,                   -- JSON
+  status TEXT NOT NULL CHECK (status IN ('not_begun', 'begun', 'succeeded', 'failed', 'stopped')),
+  output TEXT,
+  error  TEXT,
+  PRIMARY KEY (run, path, no)
 ) WITHOUT ROWID;
 
 CREATE TABLE effects (

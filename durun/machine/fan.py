@@ -1,0 +1,332 @@
+"""States that hold others: `parallel` and `map` with their branches and items, and `plan` with its child.
+
+Rules:
+- a branch, an item and a child stand in scopes of their own; what they set stays inside, and what they give is kept by whoever
+  holds them
+- branches and items begin in their order, as many at once as there are places; one that waits or is blocked gives its place away,
+  and an effect that finds no place waits for one
+- when more have failed than may, nothing further begins, those under way go on to their end (`stop: now` has them stopped), and
+  then the state has failed; once `enough` have succeeded the rest is stopped
+- it ends as soon as either is decided and nothing inside it is under way
+- what failed or was stopped keeps its position, so that a resume can take up just that
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from durun.errors import ExpressionError, PlanRefused
+from durun.machine import scope, walk
+from durun.machine.draft import Draft, policy
+from durun.machine.model import Item, Phase, Position, StateRow
+from durun.machine.outcome import IN_DOUBT, NOT_DONE
+from durun.plan.canonical import Plan, State
+
+Json = Any
+STOPPED = {"name": "stopped", "message": "it was stopped: what it is a part of was decided without it"}
+
+
+# --- to begin ---
+
+
+def enter(d: Draft, p: Position, state: State) -> str | None:
+    """Works out what is inside, and begins as much of it as there are places. The next target where there is nothing."""
+    path = scope.path_of(p.scope, p.state)
+    found = _items(d, p, state, path)
+    floor = d.row(p.scope, p.state).peak
+    d.enclose(path, found)
+    p = d.put(p._replace(phase=Phase.INSIDE, target=None, floor=floor, total=len(found)))
+    d.tell("begun_inside", p, total=len(found))
+    return _on(d, p)
+
+
+def _items(d: Draft, p: Position, state: State, path: str) -> list[Item]:
+    """The branches in the order written, or the items as the expression gives them, once. Raises ExpressionError."""
+    if state["kind"] == "parallel":
+        return [Item(path, n, b["name"], None) for n, b in enumerate(state["parallel"]["branches"])]
+    given, names = state["map"], d.names(p.scope, visit=p.visit)
+    values = d.evaluate.expression(given["items"], names)
+    if not isinstance(values, list):
+        raise ExpressionError(f"`{given['items']}`: the items of a map are a list, and this is none")
+    found: dict[str, Item] = {}
+    for n, value in enumerate(values):
+        label = d.evaluate.text(given["label"], {**names, "item": value, "index": n}) if "label" in given else str(n)
+        if not scope.LABEL.fullmatch(label):
+            raise ExpressionError(f"the label of item {n} must have 1 to 128 characters, without brackets and line ends")
+        if label in found:
+            raise ExpressionError(f"the items {found[label].no} and {n} have the same label, `{label[:60]}`")
+        found[label] = Item(path, n, label, value)
+    return list(found.values())
+
+
+def _on(d: Draft, p: Position) -> str | None:
+    """Ends the state if it is decided, else begins what finds a place."""
+    path = scope.path_of(p.scope, p.state)
+    if p.phase is not Phase.INSIDE:
+        return None  # to stop the rest has ended it already
+    if _under_way(p) == 0 and (p.closing or p.begun == p.total):
+        return _end(d, p, path)
+    begin_more(d, path)
+    return None
+
+
+def _under_way(p: Position) -> int:
+    return p.begun - p.won - p.lost - p.gone
+
+
+def begin_more(d: Draft, path: str) -> None:
+    """Begins further branches or items, in order, as many as there are places."""
+    outer, name = _split(path)
+    p = d.found(outer)
+    if p is None or p.phase is not Phase.INSIDE or p.state != name or p.closing or d.run.cancel is not None:
+        return
+    state = d.state(p)
+    most = policy(state).get("concurrency")
+    taken = _taken(d, path) if most is not None else 0
+    while p.begun < p.total and (most is None or taken < most):
+        made = d.item(path, p.begun)
+        inner = scope.branch(path, made.label) if state["kind"] == "parallel" else scope.item(path, made.label)
+        d.put_item(made._replace(status="begun"))
+        d.put(Position(inner, d.level(inner)["start"], 0, Phase.READY, nth=p.begun, entered_at=d.moment.now))
+        d.go(inner, d.level(inner)["start"])
+        p = d.put(p._replace(begun=p.begun + 1))
+        taken += 1
+
+
+def _split(path: str) -> tuple[str, str]:
+    """The scope and the name of the state at a path."""
+    at = max(path.rfind("."), path.rfind("/"))
+    if at < 0:
+        return "", path
+    outer = path[:at] if path[at] == "." else path[: at + 1]
+    return outer, path[at + 1 :]
+
+
+def _taken(d: Draft, path: str) -> int:
+    """Places that are held, or owed to an effect that waits for one."""
+    held = {inner for inner, at in d.holders().get(path, {}).items() if at}
+    for p in d.positions():
+        if p.phase is Phase.DELAYED and p.length is None and scope.inside(p.scope, path):
+            held.add(next(part.inner for part in scope.parts(p.scope) if part.path == path))
+    return len(held)
+
+
+def refill(d: Draft) -> None:
+    """Wherever something inside has changed in this move, further branches or items may begin."""
+    touched = {part.path for s in [*d.move.positions, *d.move.gone] for part in scope.parts(s)}
+    for path in sorted(touched, key=len, reverse=True):
+        begin_more(d, path)
+
+
+# --- a child plan ---
+
+
+def enter_child(d: Draft, p: Position, state: State) -> str | None:
+    """Begins a child plan: its input worked out and checked, its id and namespace from the key of this visit."""
+    from durun.plan.schema import input_values, kind
+
+    given = state["plan"]
+    plan: Plan = given["pinned"]
+    names, key = d.names(p.scope, visit=p.visit), d.key(p)
+    id = d.evaluate.text(given["id"], names) if "id" in given else f"{d.run.id}-{key[:8]}"
+    try:
+        values = input_values(plan, d.evaluate.value(given["input"], names))
+    except PlanRefused as e:
+        raise ExpressionError(f"the input of {given['file']}: {e}") from None
+    first = d.evaluate.value(plan["vars"], {"input": values})
+    types = {name: "any" if value is None else kind(value) for name, value in first.items()}
+    child = {"id": id, "input": values, "types": types, "namespace": uuid.UUID(key).hex, "started_at": d.moment.now}
+    inner = scope.child(scope.path_of(p.scope, p.state))
+    row = d.row(p.scope, p.state)
+    d.put_row(row._replace(child=id))
+    d.enclose(scope.path_of(p.scope, p.state), [])
+    d.put(p._replace(phase=Phase.INSIDE, target=None, floor=row.peak, total=1, begun=1))
+    d.put(Position(inner, plan["start"], 0, Phase.READY, vars=first, child=child, entered_at=d.moment.now))
+    d.tell("child_begun", p, run=id, plan=plan["name"])
+    d.go(inner, plan["start"])
+    return None
+
+
+# --- what has ended inside ---
+
+
+def succeeded(d: Draft, inner: str, output: Json) -> None:
+    """A branch, item or child came to its end."""
+    part = scope.parts(inner)[-1]
+    p = _count_visits(d, part, inner)
+    nth = d.position(inner).nth
+    d.tell("succeeded_inside", d.position(inner))
+    d.drop(inner)
+    if part.kind == "child":
+        d.put(p._replace(won=1))
+        return walk.follow(d, p.scope, walk.leave(d, p, None, output=output))
+    assert nth is not None
+    d.put_item(d.item(part.path, nth)._replace(status="succeeded", output=output, error=None))
+    _judge(d, d.put(p._replace(won=p.won + 1)))
+
+
+def failed(d: Draft, inner: str, error: Json) -> None:
+    """An error ended a branch, item or child. Its position stays, for whoever takes it up."""
+    part = scope.parts(inner)[-1]
+    p = _count_visits(d, part, inner)
+    stands = d.position(inner)
+    d.put(stands._replace(phase=Phase.FAILED, asking=None, due=None, length=None, stopping=False))
+    d.tell("failed_inside", stands, error=error)
+    if part.kind == "child":
+        said = walk.error_of(p, "child_failed", f"the child run {d.row(p.scope, p.state).child} failed: {error['name']}")
+        d.put(p._replace(lost=1))
+        return walk.follow(d, p.scope, walk.after_error(d, p, {**said, "output": error}, None))
+    assert stands.nth is not None
+    d.put_item(d.item(part.path, stands.nth)._replace(status="failed", error=error))
+    _judge(d, d.put(p._replace(lost=p.lost + 1)))
+
+
+def _count_visits(d: Draft, part: scope.Part, inner: str) -> Position:
+    """The position of the state that holds a scope; its row remembers the highest visit inside, so that none is used again."""
+    row = d.row(part.scope, part.state)
+    rows = [d.row(inner, name) for name in d.level(inner)["states"]]
+    peak = max([row.peak, *(max(r.visits, r.peak) for r in rows)])
+    if peak > row.peak:
+        d.put_row(row._replace(peak=peak))
+    return d.position(part.scope)
+
+
+def _judge(d: Draft, p: Position) -> None:
+    """Whether it is decided: enough have succeeded, or more have failed than may."""
+    given = policy(d.state(p))
+    if not p.closing:
+        enough, lost = given["enough"], p.lost > _tolerated(given["failures"], p.total)
+        if enough is not None and p.won >= enough:
+            p = _close(d, p, "enough", stop=True)
+        elif lost:
+            p = _close(d, p, "failed", stop=given.get("stop") == "now")
+    walk.follow(d, p.scope, _on(d, p))
+
+
+def _tolerated(failures: int | str, total: int) -> int:
+    if failures == "all":
+        return total
+    return total * int(failures[:-1]) // 100 if isinstance(failures, str) else failures
+
+
+def _close(d: Draft, p: Position, why: str, *, stop: bool) -> Position:
+    p = d.put(p._replace(closing=why))
+    if stop:
+        stop_inside(d, scope.path_of(p.scope, p.state))
+    return d.position(p.scope)
+
+
+def _end(d: Draft, p: Position, path: str) -> str | None:
+    """All that ran inside has ended: its output, or its error. What succeeded is nobody's any more; what did not stays."""
+    state = d.state(p)
+    given = policy(state)
+    if p.stopping:
+        stopped(d, p)
+        return None
+    items = [d.item(path, n) for n in range(p.total)]
+    enough = given["enough"]
+    if p.closing == "failed" or (enough is not None and p.won < enough):
+        name = "branch_failed" if state["kind"] == "parallel" else "item_failed"
+        return walk.after_error(d, p, walk.error_of(p, name, _why(items, p, enough)), None)
+    values = [i.output if i.status == "succeeded" else None for i in items]
+    output = dict(zip((i.label for i in items), values, strict=True)) if state["kind"] == "parallel" else values
+    return walk.leave(d, p, None, output=output)
+
+
+def _why(items: list[Item], p: Position, enough: int | None) -> str:
+    first = next((i for i in items if i.status == "failed"), None)
+    said = f"{p.won} of {enough} that were wanted succeeded" if enough is not None and p.closing != "failed" else ""
+    if first is None:
+        return said
+    why = f"{first.label} failed: {first.error['name']}: {first.error.get('message', '')}".rstrip(": ")
+    return f"{said}; {why}" if said else why + (f" ({p.lost} failed in all)" if p.lost > 1 else "")
+
+
+# --- to stop ---
+
+
+def stop_inside(d: Draft, path: str) -> None:
+    """Ends all that is inside a state: what has begun is stopped, what has not is withdrawn."""
+    inner = [p for p in d.positions() if scope.inside(p.scope, path)]
+    for p in inner:
+        if p.phase is Phase.INSIDE:
+            d.put(p._replace(stopping=True, closing="stopped"))
+    for p in sorted(inner, key=lambda p: -len(p.scope)):
+        now = d.found(p.scope)
+        if now is not None and now.phase not in (Phase.FAILED, Phase.ENDED):
+            _stop(d, now)
+
+
+def _stop(d: Draft, p: Position) -> None:
+    if p.phase is Phase.INSIDE:
+        if _under_way(p) == 0:
+            stopped(d, p)
+        return
+    no = p.asking if p.phase is Phase.PROBING else p.effect
+    if no is not None and p.phase in (Phase.ACTING, Phase.PROBING) and d.effect(no).status == "begin":
+        d.put(p._replace(stopping=True))
+        d.move.stop.append(no)
+        return
+    stopped(d, p)
+
+
+def stopped(d: Draft, p: Position) -> None:
+    """A position inside a state that was decided without it stands still: withdrawn, and kept for whoever takes it up."""
+    withdraw(d, p)
+    p = d.put(p._replace(phase=Phase.FAILED, asking=None, due=None, length=None, stopping=False, target=None))
+    part = scope.parts(p.scope)[-1]
+    _count_visits(d, part, p.scope)
+    d.tell("stopped_inside", p)
+    outer = d.position(part.scope)
+    if part.kind != "child":
+        assert p.nth is not None
+        d.put_item(d.item(part.path, p.nth)._replace(status="stopped", error=STOPPED))
+    outer = d.put(outer._replace(gone=outer.gone + 1))
+    if _under_way(outer) == 0 and outer.stopping:
+        stopped(d, outer)
+    elif _under_way(outer) == 0 and outer.closing:
+        walk.follow(d, outer.scope, _end(d, outer, part.path))
+
+
+def withdraw(d: Draft, p: Position) -> None:
+    """What was intended here and has not begun never will, unless somebody takes it up."""
+    for no in (p.effect, p.asking):
+        effect = d.effect(no) if no is not None else None
+        if effect is not None and effect.status == "waiting":
+            how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
+            d.put_effect(effect._replace(status=how, ended_at=d.moment.now))
+
+
+# --- to take up again ---
+
+
+def take_up(d: Draft, p: Position) -> None:
+    """Takes up what did not succeed inside a state that has failed; what has not begun begins in its turn."""
+    path = scope.path_of(p.scope, p.state)
+    inner = [q for q in d.positions() if q.phase is Phase.FAILED and scope.inside(q.scope, path) and _holder(q.scope) == path]
+    row = d.row(p.scope, p.state)
+    d.put_row(StateRow(p.scope, p.state, visits=p.visit, peak=row.peak, child=row.child))
+    d.put(p._replace(phase=Phase.INSIDE, lost=0, gone=0, closing="", stopping=False, begun=p.begun, target=None))
+    for q in inner:
+        if q.nth is not None:
+            d.put_item(d.item(path, q.nth)._replace(status="begun", error=None))
+        walk.take_up(d, d.put(q._replace(stopping=False)))
+    walk.follow(d, p.scope, _on(d, d.position(p.scope)))
+
+
+def _holder(inner: str) -> str:
+    return scope.parts(inner)[-1].path
+
+
+def reopen(d: Draft, inner: str) -> None:
+    """The states around a scope that has failed are under way again: one of their parts is being put right."""
+    for part in reversed(scope.parts(inner)):
+        p, stands = d.position(part.scope), d.position(part.inner)
+        if stands.nth is not None:
+            made = d.item(part.path, stands.nth)
+            d.put_item(made._replace(status="begun", error=None))
+            p = p._replace(gone=p.gone - 1) if made.status == "stopped" else p._replace(lost=p.lost - 1)
+        else:
+            p = p._replace(lost=p.lost - 1)
+        d.put(p._replace(phase=Phase.INSIDE, closing="", stopping=False))

@@ -1,0 +1,118 @@
+"""Where a state stands: the paths of branches, items and children, and the part of a plan that each speaks of.
+
+- '' is the run itself
+- `book.flight` is the branch `flight` of the state `book`, `each[cust-17]` an item by its label, `call/` a child plan
+- they nest: `book.flight.pay`, `each[cust-17].charge`, `call/book.flight`
+- a label holds no bracket, so a path is read in one way only
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from durun.plan.canonical import Level, Plan
+
+Json = Any
+
+PART = re.compile(r"([a-z][a-z0-9_]*)(?:\[([^\[\]]*)\]|(/)|\.([a-z][a-z0-9_]*))\.?")
+LABEL = re.compile(r"[^\[\]\x00-\x1f\x7f]{1,128}")
+
+
+class Part(NamedTuple):
+    """One step into a plan: `scope` is where `state` stands, and it holds what `kind` and `name` say."""
+
+    scope: str
+    state: str
+    kind: str  # branch | item | child
+    name: str
+    inner: str  # the scope it leads to
+
+    @property
+    def path(self) -> str:
+        """Where the state stands that holds this branch, item or child."""
+        return path_of(self.scope, self.state)
+
+
+def path_of(scope: str, state: str) -> str:
+    """The path of a state."""
+    if not scope:
+        return state
+    return f"{scope}{state}" if scope.endswith("/") else f"{scope}.{state}"
+
+
+def branch(path: str, name: str) -> str:
+    return f"{path}.{name}"
+
+
+def item(path: str, label: str) -> str:
+    return f"{path}[{label}]"
+
+
+def child(path: str) -> str:
+    return f"{path}/"
+
+
+@lru_cache(maxsize=4096)
+def parts(scope: str) -> tuple[Part, ...]:
+    """The steps that lead from the run itself to a scope. Raises ValueError for what is no scope."""
+    found: list[Part] = []
+    at, outer = 0, ""
+    while at < len(scope):
+        read = PART.match(scope, at)
+        if read is None:
+            raise ValueError(f"{scope!r} is no scope")
+        state, label, into, name = read.groups()
+        inner = scope[: read.end()].removesuffix(".")
+        kind = "item" if label is not None else "child" if into else "branch"
+        found.append(Part(outer, state, kind, label if label is not None else name or "", inner))
+        at, outer = read.end(), inner
+    return tuple(found)
+
+
+def under(scope: str, outer: str) -> bool:
+    """Whether a scope is `outer` or lies inside it."""
+    if not outer or scope == outer:
+        return True
+    return scope.startswith(outer if outer.endswith("/") else outer + ".")
+
+
+def inside(scope: str, path: str) -> bool:
+    """Whether a scope lies inside what the state at this path holds."""
+    return scope.startswith(path) and scope[len(path) : len(path) + 1] in ("[", ".", "/")
+
+
+def own(scope: str) -> tuple[Part, ...]:
+    """The steps of a scope since the innermost child plan began."""
+    found = parts(scope)
+    last = max((n for n, part in enumerate(found) if part.kind == "child"), default=-1)
+    return found[last + 1 :]
+
+
+def plan_scope(scope: str) -> str:
+    """The scope of the plan that a scope belongs to: '' or that of a child."""
+    for part in reversed(parts(scope)):
+        if part.kind == "child":
+            return part.inner
+    return ""
+
+
+def level(plan: Plan, scope: str) -> Level:
+    """The states that a scope walks through, as the plan has them."""
+    at: Json = plan
+    for part in parts(scope):
+        state = at["states"][part.state]
+        match part.kind:
+            case "item":
+                at = state["map"]
+            case "child":
+                at = state["plan"]["pinned"]
+            case _:
+                at = next(b for b in state["parallel"]["branches"] if b["name"] == part.name)
+    return at  # type: ignore[no-any-return]
+
+
+def plan_of(plan: Plan, scope: str) -> Plan:
+    """The plan that a scope belongs to: the run's, or that of the innermost child around it."""
+    return level(plan, plan_scope(scope))  # type: ignore[return-value]
