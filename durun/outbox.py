@@ -30,6 +30,7 @@ from durun.effects.notes import Begun, Notes, Nothing
 from durun.errors import StoreUnusable, Superseded
 from durun.machine.events import CouldNotStart, Ended, Happening, Lost, Moved
 from durun.machine.model import Effect, Run
+from durun.machine.scope import path_of
 from durun.plan.digest import canonical_text
 from durun.store.runs import Pinned
 
@@ -99,8 +100,8 @@ class Deliverer:
         base = pins["base"]
         env = {**base, **run.env, **r["env"]}
         env |= {
-            "DURUN_RUN_ID": run.id,
-            "DURUN_STATE": f"{effect.scope}.{effect.state}" if effect.scope else effect.state,
+            "DURUN_RUN_ID": r.get("run", run.id),
+            "DURUN_STATE": path_of(effect.scope, effect.state),
             "DURUN_VISIT": str(effect.visit),
             "DURUN_ATTEMPT": str(effect.attempt),
             "DURUN_IDEMPOTENCY_KEY": effect.key,

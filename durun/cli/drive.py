@@ -16,7 +16,7 @@ from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
 from durun.machine.model import Checkpoint, Move, Run, Status, apply
-from durun.plan.canonical import Plan
+from durun.plan.canonical import Plan, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File, make_folder
@@ -113,10 +113,11 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     from durun.outbox import PINNED
     from durun.plan.digest import canonical_text, digest
 
-    missing = [name for name in plan["pins"]["env"] if name not in os.environ]
+    wanted = pinned_names(plan)
+    missing = [name for name in wanted if name not in os.environ]
     if missing:
         raise PlanRefused(f"pins.env names {', '.join(missing)}, which the environment does not have")
-    env = {name: _utf8(os.environ[name], f"pins.env: the value of {name}") for name in plan["pins"]["env"]}
+    env = {name: _utf8(os.environ[name], f"pins.env: the value of {name}") for name in wanted}
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
@@ -341,7 +342,7 @@ def preload(plan: Plan) -> None:
 
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
-    if any("schema" in state.get("output", {}) for state in plan["states"].values()):
+    if any(state["kind"] == "plan" or "schema" in state.get("output", {}) for state in states_of(plan)):
         from durun.plan import schema
 
         schema.fault({})  # loads its library

@@ -235,7 +235,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         raise NotPossible(f"run {d.run.id}: state {p.state} had begun nothing that could have happened")
     if p.phase is Phase.FAILED:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
-        fan.reopen(d, p.scope)
+        fan.put_right(d, p.scope)
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))

@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from durun.errors import ExpressionError, PlanRefused
@@ -136,7 +135,7 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
         raise ExpressionError(f"the input of {given['file']}: {e}") from None
     first = d.evaluate.value(plan["vars"], {"input": values})
     types = {name: "any" if value is None else kind(value) for name, value in first.items()}
-    child = {"id": id, "input": values, "types": types, "namespace": uuid.UUID(key).hex, "started_at": d.moment.now}
+    child = {"id": id, "input": values, "types": types, "namespace": key.replace("-", ""), "started_at": d.moment.now}
     inner = scope.child(scope.path_of(p.scope, p.state))
     row = d.row(p.scope, p.state)
     d.put_row(row._replace(child=id))
@@ -319,7 +318,7 @@ def _holder(inner: str) -> str:
     return scope.parts(inner)[-1].path
 
 
-def reopen(d: Draft, inner: str) -> None:
+def put_right(d: Draft, inner: str) -> None:
     """The states around a scope that has failed are under way again: one of their parts is being put right."""
     for part in reversed(scope.parts(inner)):
         p, stands = d.position(part.scope), d.position(part.inner)

@@ -206,7 +206,8 @@ def render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json
     from durun.plan.units import duration
 
     e = d.evaluate
-    request: dict[str, Json] = {"env": {k: e.text(v, names, limit=LIMIT) for k, v in act["env"].items()}}
+    request: dict[str, Json] = {} if names["run"]["id"] == d.run.id else {"run": names["run"]["id"]}
+    request["env"] = {k: e.text(v, names, limit=LIMIT) for k, v in act["env"].items()}
     if "argv" in act:
         request["argv"] = e.argv(act["argv"], names)
         if not request["argv"]:

@@ -12,6 +12,7 @@ Rules of the form:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, NotRequired, TypedDict
 
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
@@ -174,6 +175,23 @@ class Plan(TypedDict):
     output: NotRequired[Template]
     start: str
     states: dict[str, State]
+
+
+def states_of(plan: Plan) -> Iterator[State]:
+    """Every state of a plan: its own, those of branches and items, and those of the plans it calls."""
+    todo: list[Level] = [plan]
+    while todo:
+        for state in todo.pop()["states"].values():
+            yield state
+            todo += state["parallel"]["branches"] if "parallel" in state else []
+            todo += [state["map"]] if "map" in state else []
+            todo += [state["plan"]["pinned"]] if "plan" in state else []
+
+
+def pinned_names(plan: Plan) -> list[str]:
+    """The environment variables that a plan and those it calls take with them."""
+    called = [name for state in states_of(plan) if "plan" in state for name in state["plan"]["pinned"]["pins"]["env"]]
+    return list(dict.fromkeys([*plan["pins"]["env"], *called]))
 
 
 ENDS = ("succeeded", "failed", "compensated")  # built-in targets of `next`

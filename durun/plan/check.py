@@ -7,7 +7,7 @@ paths into lines and columns. No stage waits for another: what is wrong with the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -17,19 +17,45 @@ from durun.plan import model
 from durun.plan.canonical import Plan
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
-from durun.plan.references import Expressions, Found, items, mapping, misplaced, reach, rounds, schemas, states_of, targets
+from durun.plan.references import (
+    Expressions,
+    Found,
+    all_states,
+    items,
+    levels,
+    mapping,
+    misplaced,
+    reach,
+    rounds,
+    schemas,
+    targets,
+)
 
 Json = Any
 Where = tuple[str | int, ...]
 
-__all__ = ["Found", "read"]
+Child = Plan | str  # a plan that is called, or why it cannot be
+
+__all__ = ["Child", "Found", "called", "read"]
 
 
 def read(
-    data: dict[str, Json], spelt: Mapping[Where, str] = MappingProxyType({})
+    written: dict[str, Json],
+    spelt: Mapping[Where, str] = MappingProxyType({}),
+    children: Mapping[str, Child] = MappingProxyType({}),
 ) -> tuple[Plan | None, list[Found], list[Found]]:  # fmt: skip
-    """The canonical plan, the faults, the warnings. `spelt`: numbers that would not be written as they stand in the text."""
-    data = {k: v for k, v in data.items() if not k.startswith("x-")}
+    """The canonical plan, the faults, the warnings, at the paths of what was written.
+
+    `spelt`: numbers that would not be written as they stand in the text. `children`: the plans it calls, by the file it names.
+    """
+    data, short = long_form({k: v for k, v in written.items() if not k.startswith("x-")})
+    plan, faults, warnings = _read(data, _numbers(written, spelt), children)
+    return plan, [_as_written(f, short) for f in faults], [_as_written(w, short) for w in warnings]
+
+
+def _read(
+    data: dict[str, Json], numbers: Iterator[Found], children: Mapping[str, Child]
+) -> tuple[Plan | None, list[Found], list[Found]]:  # fmt: skip
     faults = [*_later(data), *misplaced(data)]
     shaped = None
     try:
@@ -41,7 +67,8 @@ def read(
     further = [
         *_kinds(data),
         *_names(data),
-        *_numbers(data, spelt),
+        *numbers,
+        *_children(data, children),
         *targets(data),
         *reach(data),
         *schemas(data),
@@ -51,8 +78,88 @@ def read(
     faults += [f for f in further if f.path not in taken]
     if faults or shaped is None:
         return None, faults, []
-    plan = canonical(shaped)
-    return plan, [], [*_warnings(plan), *rounds(data), *expressions.warnings]
+    plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)})
+    return plan, [], [*_warnings(data), *rounds(data), *expressions.warnings]
+
+
+def called(data: dict[str, Json]) -> Iterator[str]:
+    """The files of the plans that a plan calls, as it names them."""
+    for _, _, state in all_states(long_form(data)[0]):
+        file = mapping(state.get("plan")).get("file")
+        if isinstance(file, str) and file.strip() and "${{" not in file:
+            yield file
+
+
+def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[Found]:
+    """Plans that are called: that they can be read, and that their input is named."""
+    for at, _, state in all_states(data):
+        given = mapping(state.get("plan"))
+        file = given.get("file")
+        child = children.get(file) if isinstance(file, str) else None
+        if isinstance(child, str):
+            yield Found((*at, "plan", "file"), child)
+        if not isinstance(child, dict):
+            continue
+        values = mapping(given.get("input"))
+        for name in values:
+            if name not in child["input"]:
+                yield Found(
+                    (*at, "plan", "input", name), f"`{_cut(name)}` is no input of {file}{nearest(name, child['input'])}", key=True
+                )
+        for name, what in child["input"].items():
+            if what["required"] and name not in values:
+                yield Found((*at, "plan"), f"{file} wants the input `{name}`, which has no default", key=True)
+
+
+# --- the short form of a map of one effect ---
+
+
+def long_form(data: dict[str, Json]) -> tuple[dict[str, Json], dict[Where, Where]]:
+    """The plan with each short map written out, and where the states stand that this made: their path -> the path of the map."""
+    made: dict[Where, Where] = {}
+    return _long_level(data, (), set(), made), made
+
+
+def _long_level(level: Json, where: Where, outer: set[str], made: dict[Where, Where]) -> Json:
+    if not isinstance(level, dict) or not isinstance(level.get("states"), dict):
+        return level
+    names = outer | {name for name in level["states"] if isinstance(name, str)}
+    states = {name: _long_state(state, (*where, "states", name), names, made) for name, state in level["states"].items()}
+    return {**level, "states": states}
+
+
+def _long_state(state: Json, at: Where, outer: set[str], made: dict[Where, Where]) -> Json:
+    if not isinstance(state, dict):
+        return state
+    if isinstance(state.get("map"), dict):
+        state = {**state, "map": _long_map(state["map"], (*at, "map"), outer, made)}
+    branches = mapping(mapping(state.get("parallel")).get("branches"))
+    if branches:
+        inner = {name: _long_level(b, (*at, "parallel", "branches", name), outer, made) for name, b in branches.items()}
+        state = {**state, "parallel": {**state["parallel"], "branches": inner}}
+    return state
+
+
+def _long_map(given: dict[str, Json], at: Where, outer: set[str], made: dict[Where, Where]) -> dict[str, Json]:
+    kind = next((kind for kind in model.EFFECTS if kind in given), None)
+    if kind is None or "states" in given or "start" in given:
+        return _long_level(given, at, outer, made)  # type: ignore[no-any-return]
+    name = kind
+    while name in outer:
+        name += "_"
+    own = _fields(model.Policy) | {"items", "label"}
+    inner = {**{key: value for key, value in given.items() if key not in own}, "next": "succeeded"}
+    made[*at, "states", name] = at
+    rest = {key: value for key, value in given.items() if key in own}
+    return {**rest, "start": name, "states": {name: inner}, "output": f"${{{{ states.{name}.output }}}}"}
+
+
+def _as_written(found: Found, made: dict[Where, Where]) -> Found:
+    """A fault at the path of what was written."""
+    for long, at in made.items():
+        if found.path[: len(long)] == long:
+            return found._replace(path=(*at, *found.path[len(long) :]))
+    return found
 
 
 # --- shapes ---
@@ -69,10 +176,10 @@ def _later(data: dict[str, Json]) -> Iterator[Found]:
 def _places_of_later(data: dict[str, Json]) -> Iterator[tuple[str, Where, dict[str, Json]]]:
     yield "plan", (), data
     yield "pins", ("pins",), mapping(data.get("pins"))
-    for name, state in states_of(data).items():
-        yield "state", ("states", name), state
-        yield "wait", ("states", name, "wait"), mapping(state.get("wait"))
-        yield "probe", ("states", name, "probe"), mapping(state.get("probe"))
+    for at, _, state in all_states(data):
+        yield "state", at, state
+        yield "wait", (*at, "wait"), mapping(state.get("wait"))
+        yield "probe", (*at, "probe"), mapping(state.get("probe"))
 
 
 def _in_our_words(data: dict[str, Json], error: Any) -> Found:
@@ -128,17 +235,26 @@ def _real_path(data: Json, loc: Where) -> tuple[Where, Json]:
 SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
+    "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
 }  # fmt: skip
 
 
 def _keys_at(data: dict[str, Json], loc: Where) -> list[str]:
     """The keys that may stand beside the last of a path; of a state, those of its kind."""
-    words = [part for part in loc[:-1] if isinstance(part, str)]
-    if words[:1] == ["states"]:
-        state, words = mapping(states_of(data).get(str(loc[1]))), words[2:]
-        if not words:
-            kinds = [kind for kind in model.KINDS if kind in state]
-            return sorted(model.FITS[kinds[0]] | model.ALWAYS if len(kinds) == 1 else _fields(model.State))
+    at: Any = data
+    words: list[str] = []  # those since the last name of a state or branch
+    path = list(loc[:-1])
+    while path:
+        part = path.pop(0)
+        if part in ("states", "branches") and path:
+            name = path.pop(0)
+            at, words = mapping(mapping(mapping(at).get(part)).get(name)), [part]  # type: ignore[arg-type]
+        else:
+            at = mapping(at).get(part) if isinstance(part, str) else at
+            words += [part] if isinstance(part, str) else []
+    if words == ["states"]:
+        kinds = [kind for kind in model.KINDS if kind in mapping(at)]
+        return sorted(model.FITS[kinds[0]] | model.ALWAYS if len(kinds) == 1 else _fields(model.State))
     return sorted(_fields(SHAPES.get(words[-1], model.Plan) if words else model.Plan))
 
 
@@ -157,30 +273,42 @@ def _what_for(loc: Where) -> str:
 
 def _kinds(data: dict[str, Json]) -> Iterator[Found]:
     """One kind a state, keys that fit it, a `next` where it goes on."""
-    states = states_of(data)
-    names = list(states)
-    for n, (name, state) in enumerate(states.items()):
-        kinds = [k for k in (*model.KINDS, *model.LATER_KINDS) if k in state]
-        where = ("states", name)
-        if len(kinds) != 1:
-            yield Found(where, f"state `{_cut(name)}` {_no_one_kind(state, kinds)}", key=True)
-            continue
-        kind = kinds[0]
-        if kind in model.LATER_KINDS:
-            continue
-        for key in state:
-            if key in _fields(model.State) and key not in model.FITS[kind] | model.ALWAYS:
-                why = model.WHY.get((kind, key))
-                yield Found((*where, key), f"`{key}` says nothing to a `{kind}`" + (f": {why}" if why else ""), key=True)
-        if "next" not in state and "next" in model.FITS[kind]:
+    for level in levels(data):
+        names = list(level.states)
+        for n, (name, state) in enumerate(level.states.items()):
             follows = names[n + 1] if n + 1 < len(names) else "succeeded"
-            said = "a transition is never implied by the order of lines"
-            yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
-        if kind == "run":
-            yield from _of_run(where, state, data)
-        if kind == "choice":
-            yield from _of_choice(where, state)
-        yield from _of_catch(where, state)
+            yield from _kind(level.at(name), name, state, follows, data)
+
+
+def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: dict[str, Json]) -> Iterator[Found]:
+    kinds = [k for k in (*model.KINDS, *model.LATER_KINDS) if k in state]
+    if len(kinds) != 1:
+        yield Found(where, f"state `{_cut(name)}` {_no_one_kind(state, kinds)}", key=True)
+        return
+    kind = kinds[0]
+    if kind in model.LATER_KINDS:
+        return
+    for key in state:
+        if key in _fields(model.State) and key not in model.FITS[kind] | model.ALWAYS:
+            why = model.WHY.get((kind, key))
+            yield Found((*where, key), f"`{key}` says nothing to a `{kind}`" + (f": {why}" if why else ""), key=True)
+    if "next" not in state and "next" in model.FITS[kind]:
+        said = "a transition is never implied by the order of lines"
+        yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
+    if kind == "run":
+        yield from _of_run(where, state, data)
+    if kind == "choice":
+        yield from _of_choice(where, state)
+    if kind in ("parallel", "map"):
+        yield from _of_policy((*where, kind), mapping(state[kind]))
+    yield from _of_catch(where, state)
+
+
+def _of_policy(where: Where, given: dict[str, Json]) -> Iterator[Found]:
+    """More than there are can never be enough."""
+    branches, enough = given.get("branches"), given.get("enough")
+    if isinstance(branches, dict) and isinstance(enough, int) and enough > len(branches):
+        yield Found((*where, "enough"), f"there are {len(branches)} branches: {enough} of them can never succeed")
 
 
 def _no_one_kind(state: dict[str, Json], kinds: list[str]) -> str:
@@ -231,20 +359,15 @@ def _of_catch(where: Where, state: dict[str, Json]) -> Iterator[Found]:
 
 
 def _names(data: dict[str, Json]) -> Iterator[Found]:
-    """Names of inputs, vars, states and environment variables; vars that are assigned and not declared."""
-    for word in ("input", "vars", "states"):
-        for name in mapping(data.get(word)):
-            if not model.NAME.fullmatch(name) or name in model.NO_NAMES:
-                said = f"`{_cut(name)}` is no name: small letters, digits and `_`, a letter first, at most 64"
-                yield Found(
-                    (word, name),
-                    said if name not in model.NO_NAMES else f"`{name}` means something else in an expression",
-                    key=True,
-                )
+    """Names of inputs, vars, states, branches and environment variables; vars that are assigned and not declared."""
+    for word in ("input", "vars"):
+        yield from _named((word,), mapping(data.get(word)))
     yield from _variables(("defaults", "env"), mapping(data.get("defaults")).get("env"))
+    for level in levels(data):
+        yield from _named((*level.where, "states"), level.states)
     declared = mapping(data.get("vars"))
-    for name, state in states_of(data).items():
-        at = ("states", name)
+    for at, _, state in all_states(data):
+        yield from _named((*at, "parallel", "branches"), mapping(mapping(state.get("parallel")).get("branches")))
         yield from _variables((*at, "env"), state.get("env"))
         yield from _variables((*at, "probe", "env"), mapping(state.get("probe")).get("env"))
         assigned: list[tuple[Where, Json]] = [((*at, "assign"), state.get("assign"))]
@@ -254,6 +377,15 @@ def _names(data: dict[str, Json]) -> Iterator[Found]:
             for var in mapping(given):
                 if var not in declared:
                     yield Found((*path, var), f"`{_cut(var)}` is none of the vars{nearest(var, declared)}", key=True)
+
+
+def _named(path: Where, names: Iterable[str]) -> Iterator[Found]:
+    for name in names:
+        if name in model.NO_NAMES:
+            yield Found((*path, name), f"`{name}` means something else in an expression", key=True)
+        elif not model.NAME.fullmatch(name):
+            said = f"`{_cut(name)}` is no name: small letters, digits and `_`, a letter first, at most 64"
+            yield Found((*path, name), said, key=True)
 
 
 def _variables(path: Where, env: Json) -> Iterator[Found]:
@@ -270,8 +402,9 @@ def _variables(path: Where, env: Json) -> Iterator[Found]:
 def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Found]:
     """Numbers in argv, env and stdin that a command would not see as they are written."""
     for path, text in spelt.items():
-        place = path[2:] if path[:1] == ("states",) else path[1:] if path[:1] == ("defaults",) else ()
-        place = place[1:] if place[:1] == ("probe",) else place
+        place = path
+        while steps := {"states": 2, "defaults": 1, "probe": 1, "map": 1, "parallel": 3}.get(str(place[0]) if place else ""):
+            place = place[steps:]
         if place[:1] in (("run",), ("env",)) or place == ("stdin",):
             at: Any = data
             for part in path:
@@ -282,15 +415,21 @@ def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Foun
 # --- warnings ---
 
 
-def _warnings(plan: Plan) -> Iterator[Found]:
-    for name, state in plan["states"].items():
-        for word, lines in (("catch", state["catch"]), ("retry", state.get("retry", []))):
+def _warnings(data: dict[str, Json]) -> Iterator[Found]:
+    default = mapping(data.get("defaults")).get("idempotent", False)
+    for at, name, state in all_states(data):
+        catches = items(state.get("catch"))
+        for word, lines in (("catch", catches), ("retry", _as_list(state.get("retry")))):
             for n, line in enumerate(lines):
-                for matcher in line["on"]:
+                for matcher in map(str, _as_list(mapping(line).get("on"))):
                     if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
-                        yield Found(("states", name, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
-        if state["kind"] == "run" and not state.get("idempotent") and "probe" not in state:
-            if any("in_doubt" in catch["on"] for catch in state["catch"]):
+                        yield Found((*at, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
+        if "run" in state and not state.get("idempotent", default) and "probe" not in state:
+            if any("in_doubt" in _as_list(mapping(catch).get("on")) for catch in catches):
                 continue
             message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"
-            yield Found(("states", name), message, key=True)
+            yield Found(at, message, key=True)
+
+
+def _as_list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [] if value is None else [value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from durun.plan import model, schema
@@ -11,8 +12,11 @@ from durun.plan.digest import digest
 Json = Any
 
 
-def canonical(shaped: model.Plan) -> Plan:
-    """The form a run is pinned to. `version` is the author's, else the first twelve digits of the digest of the rest."""
+def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
+    """The form a run is pinned to; `children` are the plans it calls, by the file it names.
+
+    `version` is the author's, else the first twelve digits of the digest of the rest.
+    """
     plan: dict[str, Json] = {
         "durun": 1,
         "name": shaped.name,
@@ -20,7 +24,7 @@ def canonical(shaped: model.Plan) -> Plan:
         "vars": shaped.vars,
         "pins": {"env": list(shaped.pins.env)},
         "start": shaped.start,
-        "states": {name: _state(state, shaped.defaults) for name, state in shaped.states.items()},
+        "states": _states(shaped.states, shaped.defaults, children),
     }
     if shaped.description is not None:
         plan["description"] = shaped.description
@@ -49,7 +53,11 @@ def _input(what: Json) -> Json:
     return {"schema": short, "required": required, **({} if required else {"default": default})}
 
 
-def _state(state: model.State, defaults: model.Defaults) -> Json:
+def _states(states: dict[str, model.State], defaults: model.Defaults, children: Mapping[str, Plan]) -> dict[str, Json]:
+    return {name: _state(state, defaults, children) for name, state in states.items()}
+
+
+def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, Plan]) -> Json:
     kind = next(k for k in model.KINDS if ("pass_" if k == "pass" else k) in state.model_fields_set)
     out: dict[str, Json] = {
         "kind": kind,
@@ -70,7 +78,30 @@ def _state(state: model.State, defaults: model.Defaults) -> Json:
         case "fail":
             assert state.fail is not None
             out["fail"] = _given(state.fail)
+        case "parallel":
+            assert state.parallel is not None
+            branches = state.parallel.branches.items()
+            lines = [{"name": name, **_level(branch, defaults, children)} for name, branch in branches]
+            out["parallel"] = {**_policy(state.parallel, None), "branches": lines}
+        case "map":
+            assert state.map is not None
+            out["map"] = {**_policy(state.map, 4), **_level(state.map, defaults, children), "items": state.map.items}
+            if state.map.label is not None:
+                out["map"]["label"] = state.map.label
+        case "plan":
+            assert state.plan is not None
+            out["plan"] = {"input": {}, **_given(state.plan), "pinned": children[state.plan.file]}
     return out
+
+
+def _level(level: model.Branch, defaults: model.Defaults, children: Mapping[str, Plan]) -> dict[str, Json]:
+    given = {"output": level.output} if "output" in level.model_fields_set else {}
+    return {"start": level.start, "states": _states(level.states, defaults, children), **given}
+
+
+def _policy(given: model.Policy, concurrency: int | None) -> dict[str, Json]:
+    out: dict[str, Json] = {"concurrency": given.concurrency or concurrency, "failures": given.failures, "enough": given.enough}
+    return {**out, "stop": given.stop} if given.stop else out
 
 
 def _given(shape: model.Shape) -> dict[str, Json]:
@@ -146,7 +177,13 @@ def schema_of(state: Json) -> Json:
     """What is declared of the output of a state as it was written; {} where nothing is."""
     output = state.get("output")
     declared = output.get("schema", {}) if isinstance(output, dict) else {}
-    if "run" not in state and "output" not in state:
+    if isinstance(state.get("parallel"), dict):
+        branches = state["parallel"].get("branches")
+        names = branches if isinstance(branches, dict) else {}
+        return {"type": "object", "properties": {name: {} for name in names}, "additionalProperties": False}
+    if "map" in state:
+        return {"type": "array"}
+    if "run" not in state and "output" not in state and "plan" not in state:
         return {"type": "null"}
     return input_of(declared)[0] if isinstance(declared, dict | str) else {}
 

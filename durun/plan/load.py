@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from bisect import bisect_right
@@ -22,6 +23,7 @@ Json = Any
 Where = tuple[str | int, ...]
 
 LARGEST = 4 * 1024 * 1024  # bytes of a plan
+DEEPEST_CALL = 20  # plans that call plans
 DEEPEST = 100
 MOST = 100_000  # values, aliases followed
 DIGITS = 10_000  # of one number
@@ -117,9 +119,12 @@ class Lines:
 Places = dict[Where | Key, Node]
 
 
-def load(text: bytes | str, file: str) -> Loaded:
-    """The plan that a text holds. Raises PlanFaults with every fault there is."""
-    from durun.plan.check import read
+def load(text: bytes | str, file: str, above: tuple[str, ...] = ()) -> Loaded:
+    """The plan that a text holds, with the plans it calls. Raises PlanFaults with every fault there is.
+
+    `above`: the files of the plans that called this one.
+    """
+    from durun.plan.check import called, read
 
     source = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(BOM).decode("utf-8", "replace")
     lines, troubles = Lines(source), list[Trouble]()
@@ -128,11 +133,33 @@ def load(text: bytes | str, file: str) -> Loaded:
         data, places = _plain(_compose(source, lines, troubles))
     except Stop as e:
         raise PlanFaults([lines.fault(file, t) for t in (*troubles, e.trouble)], source) from None
-    plan, faults, warnings = read(data, _spelt(places))
+    children = {name: _child(name, file, above) for name in dict.fromkeys(called(data))}
+    plan, faults, warnings = read(data, _spelt(places), children)
     troubles += [_at(source, places, *fault) for fault in faults]
     if plan is None or troubles:
         raise PlanFaults([lines.fault(file, t) for t in troubles], source)
     return Loaded(plan, source, [lines.fault(file, _at(source, places, *warning)) for warning in warnings])
+
+
+def _child(name: str, file: str, above: tuple[str, ...]) -> Plan | str:
+    """A plan that another calls, by a path relative to it; or why it cannot be called."""
+    path = os.path.normpath(os.path.join(os.path.dirname(file), name))
+    line = (*above, file)
+    if os.path.realpath(path) in map(os.path.realpath, line):
+        return f"{name} is called by itself: {' -> '.join((*line, path))}"
+    if len(line) > DEEPEST_CALL:
+        return f"plans call each other more than {DEEPEST_CALL} deep"
+    try:
+        with open(path, "rb") as f:
+            text = f.read(LARGEST + 1)
+    except OSError as e:
+        return f"{path} cannot be read: {os.strerror(e.errno or 0)}"
+    try:
+        return load(text, path, line).plan
+    except PlanFaults as e:
+        first, more = e.faults[0], len(e.faults) - 1
+        said = f"{first.file}:{first.line}:{first.column}: {first.message}"
+        return f"{name} is refused: {said}" + (f"; and {more} more: `durun check {path}`" if more else "")
 
 
 # --- the text ---

@@ -26,15 +26,15 @@ PLAN_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 NO_NAMES = ("in", "true", "false", "null")
 
-KINDS = ("run", "wait", "choice", "pass", "fail")
-LATER_KINDS = ("http", "approval", "parallel", "map", "plan")
+KINDS = ("run", "wait", "choice", "pass", "fail", "parallel", "map", "plan")
+LATER_KINDS = ("http", "approval")
+EFFECTS = ("run", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
         "secrets", "vars_schema", "timeout", "limits", "group", "notify", "migrations", "on_drift", "affinity",
     ),
     "state": (
-        *LATER_KINDS, "compensate", "pivot", "background", "limit", "idempotency_header", "failures", "enough", "stop",
-        "concurrency",
+        *LATER_KINDS, "compensate", "pivot", "background", "limit", "idempotency_header",
     ),
     "pins": ("files", "tools"),
     "wait": ("signal", "schema", "heartbeat"),
@@ -311,6 +311,48 @@ class Nothing(Shape):
     pass
 
 
+def _failures(value: Json) -> Json:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if value == "all" or (isinstance(value, str) and re.fullmatch(r"(100|[0-9]{1,2})%", value)):
+        return value
+    raise ValueError(f"how many may fail: a number, a share such as 25%, or all, not {shown(value)}")
+
+
+def _now(value: Json) -> Json:
+    if value != "now":
+        raise ValueError(f"`now` is wanted here, not {shown(value)}; left out, what is under way goes on to its end")
+    return value
+
+
+class Policy(Shape):
+    concurrency: Maybe[Count] = None
+    failures: Annotated[int | str, BeforeValidator(_failures)] = 0
+    enough: Maybe[Count] = None
+    stop: Annotated[str | None, BeforeValidator(_now)] = None
+
+
+class Branch(Shape):
+    start: Text
+    states: Annotated[dict[str, State], Field(min_length=1)]
+    output: Json = None
+
+
+class Parallel(Policy):
+    branches: Annotated[dict[str, Branch], Field(min_length=1)]
+
+
+class Map(Policy, Branch):
+    items: Filled
+    label: Maybe[Text] = None
+
+
+class Child(Shape):
+    file: Filled
+    input: Values = {}
+    id: Maybe[Text] = None
+
+
 class State(Shape):
     description: Maybe[Text] = None
     next: Maybe[Text] = None
@@ -335,6 +377,9 @@ class State(Shape):
     choice: Maybe[Annotated[list[Line], Field(min_length=1)]] = None
     pass_: Nothing | None = Field(default=None, alias="pass")
     fail: Maybe[Fail] = None
+    parallel: Maybe[Parallel] = None
+    map: Maybe[Map] = None
+    plan: Maybe[Child] = None
 
 
 class Defaults(Shape):
@@ -403,10 +448,15 @@ FITS = {
     "pass": {"pass", "next", "catch", "assign"},
     "choice": {"choice", "catch", "assign"},
     "fail": {"fail"},
+    "parallel": {"parallel", "next", "catch", "assign"},
+    "map": {"map", "next", "catch", "assign"},
+    "plan": {"plan", "next", "catch", "assign"},
 }  # fmt: skip
 ALWAYS = {"description", "max_visits"}
 # why a key does not fit a kind, where there is more to say
 WHY = {
+    **{(kind, key): "what is inside has one" for kind in ("parallel", "map", "plan") for key in ("timeout", "retry")},
+    **{(kind, "output"): f"it stands under `{kind}`" for kind in ("parallel", "map")},
     ("wait", "retry"): "a timer does not fail",
     ("wait", "timeout"): "a wait for a time is over when that time has come",
     ("wait", "heartbeat"): "a timer gives no sign of life",

@@ -32,10 +32,11 @@ class Found(NamedTuple):
 ROOTS = frozenset({"input", "vars", "error", "states", "run", "pins"})
 ENTERED = ROOTS | {"visit"}
 ACTING = ENTERED | {"key"}
-LATER_NAMES = {"item", "index", "secrets"}
+INSIDE = frozenset({"item", "index"})  # in what a map does for each of its items
+LATER_NAMES = {"secrets"}
 RUN_FIELDS = ("id", "name", "version", "started_at")
 ERROR_FIELDS = ("name", "message", "state", "visit", "attempt", "exit", "status", "output", "stderr")
-SEEN = ("output", "error", "visits", "exit")
+SEEN = ("output", "error", "visits", "exit", "items", "run")
 
 
 def mapping(value: Json) -> dict[str, Json]:
@@ -46,8 +47,50 @@ def items(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def states_of(data: dict[str, Json]) -> dict[str, dict[str, Json]]:
-    return {name: mapping(state) for name, state in mapping(data.get("states")).items()}
+class Level(NamedTuple):
+    """States to walk through: those of the plan, of a branch, or of what a map does for each item."""
+
+    where: Where  # of the mapping that has them
+    data: dict[str, Json]
+    outer: Level | None = None
+    holder: str = ""  # the state of the outer level that holds it
+    kind: str = "plan"  # plan | branch | item
+
+    @property
+    def states(self) -> dict[str, dict[str, Json]]:
+        return {name: mapping(state) for name, state in mapping(self.data.get("states")).items()}
+
+    @property
+    def start(self) -> Json:
+        return self.data.get("start")
+
+    def at(self, name: str) -> Where:
+        return (*self.where, "states", name)
+
+    def around(self) -> list[Level]:
+        """This level and those around it, the innermost first."""
+        return [self, *(self.outer.around() if self.outer is not None else [])]
+
+
+def levels(data: dict[str, Json]) -> list[Level]:
+    """All of a plan's levels, the outer ones first."""
+    found = [Level((), data)]
+    for level in found:  # grows while it is walked
+        for name, state in level.states.items():
+            at = level.at(name)
+            branches = mapping(mapping(state.get("parallel")).get("branches"))
+            for branch, inner in branches.items():
+                found.append(Level((*at, "parallel", "branches", branch), mapping(inner), level, name, "branch"))
+            if isinstance(state.get("map"), dict):
+                found.append(Level((*at, "map"), state["map"], level, name, "item"))
+    return found
+
+
+def all_states(data: dict[str, Json]) -> Iterator[tuple[Where, str, dict[str, Json]]]:
+    """Every state of a plan, with where it stands and its name."""
+    for level in levels(data):
+        for name, state in level.states.items():
+            yield level.at(name), name, state
 
 
 # --- where states lead ---
@@ -59,8 +102,7 @@ class Way(NamedTuple):
     caught: bool  # by a catch: the state has no output then
 
 
-def ways(state: dict[str, Json], name: str) -> Iterator[Way]:
-    at = ("states", name)
+def ways(state: dict[str, Json], at: Where) -> Iterator[Way]:
     if isinstance(state.get("next"), str):
         yield Way((*at, "next"), state["next"], False)
     for word in ("choice", "catch"):
@@ -71,40 +113,55 @@ def ways(state: dict[str, Json], name: str) -> Iterator[Way]:
 
 
 def targets(data: dict[str, Json]) -> Iterator[Found]:
-    states = states_of(data)
-    start = data.get("start")
+    for level in levels(data):
+        yield from _targets(level)
+
+
+def _targets(level: Level) -> Iterator[Found]:
+    states, start = level.states, level.start
+    here = "this plan" if level.outer is None else "what is inside"
+    outer = {name for around in level.around()[1:] for name in around.states}
     if isinstance(start, str) and states and start not in states:
-        yield Found(("start",), f"`{start}` is no state of this plan{nearest(start, states)}")
+        yield Found((*level.where, "start"), f"`{start}` is no state of {here}{nearest(start, states)}")
     for name, state in states.items():
         if name in ENDS:
-            yield Found(("states", name), f"`{name}` is a built-in end, no name for a state", key=True)
-        for way in ways(state, name):
+            yield Found(level.at(name), f"`{name}` is a built-in end, no name for a state", key=True)
+        if name in outer:
+            yield Found(level.at(name), f"a state around this one has the name `{name}` already: take another", key=True)
+        for way in ways(state, level.at(name)):
             if way.target == "compensated":
-                yield Found(way.path, model.not_yet("compensated"))
+                said = "inside a branch or item there is no `compensated`" if level.outer else model.not_yet("compensated")
+                yield Found(way.path, said)
             elif way.target not in states and way.target not in ENDS:
-                yield Found(way.path, f"`{way.target}` is no state of this plan{nearest(way.target, [*states, *ENDS[:2]])}")
+                yield Found(way.path, f"`{way.target}` is no state of {here}{nearest(way.target, [*states, *ENDS[:2]])}")
 
 
 def reach(data: dict[str, Json]) -> Iterator[Found]:
     """States that nothing leads to."""
-    states, start = states_of(data), data.get("start")
-    if not isinstance(start, str) or start not in states:
-        return
-    seen: set[str] = set()
-    todo = [start]
-    while todo:
-        name = todo.pop()
-        if name in states and name not in seen:
-            seen.add(name)
-            todo += [way.target for way in ways(states[name], name)]
-    for name in states:
-        if name not in seen:
-            yield Found(("states", name), f"state `{name}` is never reached from `{start}`", key=True)
+    for level in levels(data):
+        states, start = level.states, level.start
+        if not isinstance(start, str) or start not in states:
+            continue
+        seen: set[str] = set()
+        todo = [start]
+        while todo:
+            name = todo.pop()
+            if name in states and name not in seen:
+                seen.add(name)
+                todo += [way.target for way in ways(states[name], level.at(name))]
+        for name in states:
+            if name not in seen:
+                yield Found(level.at(name), f"state `{name}` is never reached from `{start}`", key=True)
 
 
 def rounds(data: dict[str, Json]) -> Iterator[Found]:
     """Rings of `pass` that nothing but `max_visits` ends."""
-    states = states_of(data)
+    for level in levels(data):
+        yield from _rounds(level)
+
+
+def _rounds(level: Level) -> Iterator[Found]:
+    states = level.states
     done: set[str] = set()
     for name in states:
         walked: dict[str, None] = {}
@@ -115,7 +172,7 @@ def rounds(data: dict[str, Json]) -> Iterator[Found]:
         if isinstance(at, str) and at in walked:
             ring = [*walked][[*walked].index(at) :]
             shown = ring if len(ring) <= 5 else [*ring[:4], "…"]
-            yield Found(("states", at, "next"), f"{' -> '.join([*shown, at])} goes round until `max_visits` ends it")
+            yield Found((*level.at(at), "next"), f"{' -> '.join([*shown, at])} goes round until `max_visits` ends it")
         done |= set(walked)
 
 
@@ -143,9 +200,9 @@ class Ended(NamedTuple):
         return bool(self.sometimes[to] & self.bits.get(name, 0))
 
 
-def ended_before(data: dict[str, Json], *, caught: bool) -> Ended:
+def ended_before(level: Level, *, caught: bool) -> Ended:
     """`caught`: a state left by its catch counts too (it has an error and an exit, but no output)."""
-    states, start = states_of(data), data.get("start")
+    states, start = level.states, level.start
     bits = {name: 1 << n for n, name in enumerate(states)}
     everything = (1 << len(states)) - 1
     always = {name: 0 if name == start else everything for name in (*states, "succeeded")}
@@ -155,7 +212,7 @@ def ended_before(data: dict[str, Json], *, caught: bool) -> Ended:
     while todo:
         name = todo.pop()
         met.add(name)
-        for way in ways(states[name], name):
+        for way in ways(states[name], level.at(name)):
             to = way.target
             if to not in always:
                 continue
@@ -180,37 +237,47 @@ class Place(NamedTuple):
     value: Json
     names: frozenset[str]
     state: str | None
+    level: Level
     bare: bool = False
 
 
 def places(data: dict[str, Json]) -> Iterator[Place]:
-    yield Place(("vars",), data.get("vars"), frozenset({"input"}), None)
-    yield Place(("output",), data.get("output"), ROOTS, "succeeded")
-    for word in ("env", "cwd", "timeout", "heartbeat"):
-        yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None)
-    for name, state in states_of(data).items():
-        yield from _places_of(name, state)
+    for level in levels(data):
+        if level.outer is None:
+            yield Place(("vars",), data.get("vars"), frozenset({"input"}), None, level)
+            for word in ("env", "cwd", "timeout", "heartbeat"):
+                yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None, level)
+        more = INSIDE if any(around.kind == "item" for around in level.around()) else frozenset()
+        yield Place((*level.where, "output"), level.data.get("output"), ROOTS | more, "succeeded", level)
+        for name, state in level.states.items():
+            for path, value, names, bare in _places_of(level.at(name), state):
+                yield Place(path, value, names | more, name, level, bare)
 
 
-def _places_of(name: str, state: dict[str, Json]) -> Iterator[Place]:
-    at = ("states", name)
+def _places_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json, frozenset[str], bool]]:
+    """(path, value, names, whether it is bare) of each value of a state that may hold an expression."""
     for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
         for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
             if not (word == "run" and isinstance(act.get("run"), str)):
-                yield Place((*where, word), act.get(word), ACTING, name)
+                yield (*where, word), act.get(word), ACTING, False
     for word in ("key", "wait"):
-        yield Place((*at, word), state.get(word), ENTERED, name)
-    yield Place((*at, "assign"), state.get("assign"), ACTING | {"output"} if "run" in state else ENTERED, name)
+        yield (*at, word), state.get(word), ENTERED, False
+    gives = {"output"} if {"run", "parallel", "map", "plan"} & set(state) else set()
+    yield (*at, "assign"), state.get("assign"), (ACTING if "run" in state else ENTERED) | gives, False
     for word in ("message", "data"):
-        yield Place((*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, name)
+        yield (*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, False
+    yield (*at, "map", "items"), mapping(state.get("map")).get("items"), ENTERED, True
+    yield (*at, "map", "label"), mapping(state.get("map")).get("label"), ENTERED | INSIDE, False
+    for word in ("input", "id"):
+        yield (*at, "plan", word), mapping(state.get("plan")).get(word), ENTERED, False
     poll = mapping(state.get("poll"))
-    yield Place((*at, "poll", "until"), poll.get("until"), ENTERED | {"output"}, name, bare=True)
+    yield (*at, "poll", "until"), poll.get("until"), ENTERED | {"output"}, True
     for word in ("every", "for"):
-        yield Place((*at, "poll", word), poll.get(word), ENTERED, name)
+        yield (*at, "poll", word), poll.get(word), ENTERED, False
     for n, line in enumerate(items(state.get("choice"))):
-        yield Place((*at, "choice", n, "when"), mapping(line).get("when"), ENTERED, name, bare=True)
+        yield (*at, "choice", n, "when"), mapping(line).get("when"), ENTERED, True
     for n, catch in enumerate(items(state.get("catch"))):
-        yield Place((*at, "catch", n, "assign"), mapping(catch).get("assign"), ENTERED, name)
+        yield (*at, "catch", n, "assign"), mapping(catch).get("assign"), ENTERED, False
 
 
 class Expressions:
@@ -220,8 +287,7 @@ class Expressions:
         self.faults: list[Found] = []
         self.warnings: list[Found] = []
         self._data = data
-        self._states = states_of(data)
-        self._ended: dict[bool, Ended] = {}
+        self._ended: dict[tuple[Where, bool], Ended] = {}
         for place in places(data):
             self._value(place, place.path, place.value)
 
@@ -258,7 +324,7 @@ class Expressions:
             elif not reading.faults:
                 self._not_ended(place, path, read, reading, at)
         if not reading.faults:
-            self._doubles(path, hole, reading)
+            self._doubles(place, path, hole, reading)
 
     def _fault(self, place: Place, read: Path) -> str | None:
         """What is wrong with a path wherever it is read."""
@@ -269,26 +335,37 @@ class Expressions:
             return f"`{root}` has no value here: there are {', '.join(sorted(place.names))}"
         if not fields:
             return None
-        known = self._fields(root)
+        known = self._fields(place, root)
         if known is not None and fields[0] not in known:
             return f"`{root}.{fields[0]}` is not there{nearest(fields[0], known)}"
         if root == "states" and len(fields) > 1 and fields[1] not in SEEN:
-            if fields[1] == "items":
-                return model.not_yet("items")
             return f"a state has {', '.join(SEEN)}, no `{fields[1]}`{nearest(fields[1], SEEN)}"
         if root == "pins" and len(fields) > 1:
             pinned = [v for v in items(mapping(self._data.get("pins")).get("env")) if isinstance(v, str)]
             if fields[1] not in pinned:
                 return f"`{fields[1]}` is not pinned: name it under pins.env{nearest(fields[1], pinned)}"
-        declared, n = self._declared(read)
+        if root == "states" and len(fields) > 1 and fields[1] in ("items", "run"):
+            state = self._state(place, fields[0])[1]
+            if fields[1] == "items" and not {"parallel", "map"} & set(state):
+                return f"`{fields[0]}` holds no branches or items, so it has no `items`"
+            if fields[1] == "run" and "plan" not in state:
+                return f"`{fields[0]}` calls no plan, so it has no `run`"
+        declared, n = self._declared(place, read)
         return lacking(declared, read.names, n)
 
-    def _fields(self, root: str) -> tuple[str, ...] | list[str] | None:
+    def _state(self, place: Place, name: str) -> tuple[Level, dict[str, Json]]:
+        """The state of this name as it is seen from a place, and the level it stands in."""
+        for level in place.level.around():
+            if name in level.states:
+                return level, level.states[name]
+        return place.level, {"run": None}
+
+    def _fields(self, place: Place, root: str) -> tuple[str, ...] | list[str] | None:
         match root:
             case "input" | "vars":
                 return list(mapping(self._data.get(root)))
             case "states":
-                return list(self._states)
+                return [name for level in place.level.around() for name in level.states]
             case "run":
                 return RUN_FIELDS
             case "pins":
@@ -297,7 +374,7 @@ class Expressions:
                 return ERROR_FIELDS
         return None
 
-    def _declared(self, read: Path) -> tuple[Json, int]:
+    def _declared(self, place: Place, read: Path) -> tuple[Json, int]:
         """What is known of the value at the first names of a path, and how many names those are."""
         match read.names:
             case ("input", name, *_):
@@ -305,41 +382,45 @@ class Expressions:
             case ("vars", name, *_):
                 return type_of(mapping(self._data.get("vars")).get(name)), 2
             case ("states", name, "output", *_):
-                return schema_of(self._states.get(name, {"run": None})), 3
+                return schema_of(self._state(place, name)[1]), 3
         return {}, len(read.names)
 
     def _not_ended(self, place: Place, path: Where, read: Path, reading: Reading, at: int) -> None:
         """An output that is not there yet, on all ways or on some."""
         if read.names[0] != "states" or read.must < 3 or read.names[2] == "visits" or place.state is None:
             return
-        if len(self._states) > MANY:
+        level = self._state(place, read.names[1])[0]
+        at_level = [around for around in place.level.around() if around is level]
+        if not at_level or len(level.states) > MANY:
             return
+        stands = place.state if level is place.level else _holder_in(place.level, level)
         asked = any(p.must < 3 and p.names[: p.must + 1] == read.names[: p.must + 1] for p in reading.paths)
         if asked:
             return
         name, word = read.names[1], read.names[2]
         whole = f"states.{name}.{word}"
-        if not self._ways(caught=True).on_some_way(name, place.state):
+        if not self._ways(level, caught=True).on_some_way(name, stands):
             said = f"`{whole}` is never there: `{name}` has not been visited on any way to here"
-        elif not self._ways(caught=True).on_every_way(name, place.state):
+        elif not self._ways(level, caught=True).on_every_way(name, stands):
             said = f"`{name}` may not have been visited on some way to here: has({whole}) asks whether it was"
         else:
-            if word == "output" and not self._ways(caught=False).on_every_way(name, place.state):
+            if word == "output" and not self._ways(level, caught=False).on_every_way(name, stands):
                 said = f"`{whole}` is not there where `{name}` has failed; has({whole}) asks for it"
                 self.warnings.append(Found(path, said, at))
             return
         self.faults.append(Found(path, said, at))
 
-    def _ways(self, *, caught: bool) -> Any:
+    def _ways(self, level: Level, *, caught: bool) -> Ended:
         """Which states have ended before which; with `caught` also those that ended with an error."""
-        if caught not in self._ended:
-            self._ended[caught] = ended_before(self._data, caught=caught)
-        return self._ended[caught]
+        key = (level.where, caught)
+        if key not in self._ended:
+            self._ended[key] = ended_before(level, caught=caught)
+        return self._ended[key]
 
-    def _doubles(self, path: Where, hole: Hole, reading: Reading) -> None:
+    def _doubles(self, place: Place, path: Where, hole: Hole, reading: Reading) -> None:
         """Integers and doubles do not mix in arithmetic."""
         for read in reading.doubles:
-            declared, n = self._declared(read)
+            declared, n = self._declared(place, read)
             kinds = types(declared, read.names[n:])
             spelt = ".".join(read.names)
             if kinds == {"integer"}:
@@ -348,6 +429,13 @@ class Expressions:
             elif kinds is None or "integer" in kinds or read.names[0] != "vars":
                 said = f"`{spelt}` fails here where it is an integer: write double({spelt})"
                 self.warnings.append(Found(path, said, hole.offset + read.offset))
+
+
+def _holder_in(inner: Level, outer: Level) -> str:
+    """The state of an outer level that holds, at whatever depth, an inner one."""
+    while inner.outer is not None and inner.outer is not outer:
+        inner = inner.outer
+    return inner.holder
 
 
 # --- what a schema says of a path ---
@@ -398,23 +486,32 @@ def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
 
 def misplaced(data: dict[str, Json]) -> Iterator[Found]:
     """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
-    for word in ("durun", "name", "version", "description", "start", "on_error", "on_cancel", "input", "pins"):
+    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins"):
         yield from _braces((word,), data.get(word))
     defaults = mapping(data.get("defaults"))
     for word in ("retry", "idempotent", "shell"):
         yield from _braces(("defaults", word), defaults.get(word))
-    for name, state in states_of(data).items():
-        at = ("states", name)
-        for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
-            yield from _braces((*at, word), state.get(word))
-        yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
-        yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
-        for word in ("yes", "no", "retry", "idempotent", "shell"):
-            yield from _braces((*at, "probe", word), mapping(state.get("probe")).get(word))
-        for list_, words in (("catch", ("on", "next")), ("choice", ("next",))):
-            for n, line in enumerate(items(state.get(list_))):
-                for word in words:
-                    yield from _braces((*at, list_, n, word), mapping(line).get(word))
+    for level in levels(data):
+        yield from _braces((*level.where, "start"), level.start)
+        for name, state in level.states.items():
+            yield from _misplaced(level.at(name), state)
+
+
+def _misplaced(at: Where, state: dict[str, Json]) -> Iterator[Found]:
+    for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
+        yield from _braces((*at, word), state.get(word))
+    yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
+    yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
+    yield from _braces((*at, "plan", "file"), mapping(state.get("plan")).get("file"))
+    for holder in ("parallel", "map"):
+        for word in ("concurrency", "failures", "enough", "stop"):
+            yield from _braces((*at, holder, word), mapping(state.get(holder)).get(word))
+    for word in ("yes", "no", "retry", "idempotent", "shell"):
+        yield from _braces((*at, "probe", word), mapping(state.get("probe")).get(word))
+    for list_, words in (("catch", ("on", "next")), ("choice", ("next",))):
+        for n, line in enumerate(items(state.get(list_))):
+            for word in words:
+                yield from _braces((*at, list_, n, word), mapping(line).get(word))
 
 
 def _braces(path: Where, value: Json) -> Iterator[Found]:
@@ -439,7 +536,7 @@ def schemas(data: dict[str, Json]) -> Iterator[Found]:
             yield Found(("input", name), f"input `{name}`: {problem}")
         elif not required and (unfit := schema.validate(short, default)):
             yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
-    for name, state in states_of(data).items():
+    for at, _, state in all_states(data):
         output = mapping(state.get("output"))
         if "schema" in output and (problem := schema.fault(input_of(output["schema"])[0])):
-            yield Found(("states", name, "output", "schema"), problem)
+            yield Found((*at, "output", "schema"), problem)

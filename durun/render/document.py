@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RUN_KINDS = (
     "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
-    "cancelled",
+    "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside",
 )  # fmt: skip
 
 
@@ -23,7 +23,9 @@ def when(ms: int | None) -> str | None:
 
 
 def path_of(scope: str, state: str | None) -> str | None:
-    return state if not scope or state is None else f"{scope}.{state}"
+    if not scope or state is None:
+        return state
+    return f"{scope}{state}" if scope.endswith("/") else f"{scope}.{state}"
 
 
 def line(s: Summary) -> dict[str, Json]:

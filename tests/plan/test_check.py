@@ -91,13 +91,12 @@ def test_what_is_not_built_yet_is_known_at_the_top(text: str, word: str) -> None
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ("http: {url: x}, next: b", "http"), ("approval: {message: x}, next: b", "approval"), ("parallel: {}, next: b", "parallel"),
-        ("map: {}, next: b", "map"), ("plan: {file: x}, next: b", "plan"), ("wait: {signal: x}, next: b", "signal"),
+        ("http: {url: x}, next: b", "http"), ("approval: {message: x}, next: b", "approval"), ("wait: {signal: x}, next: b", "signal"),
         ("run: [x], compensate: {run: [y]}, next: b", "compensate"), ("run: [x], pivot: true, next: b", "pivot"),
         ("run: [x], background: true, next: b", "background"), ("run: [x], limit: y, next: b", "limit"),
         ("run: [x], probe: {http: {}}, next: b", "http"), ("pass: , next: compensated", "compensated"),
         ("run: [x], next: b, catch: [{on: any, next: compensated}]", "compensated"),
-        ("run: [x], next: b, assign: {v: '${{ item }}'}", "item"), ("run: ['${{ secrets.A }}'], next: b", "secrets"),
+        ("run: ['${{ secrets.A }}'], next: b", "secrets"),
     ],
 )  # fmt: skip
 def test_what_is_not_built_yet_is_known_in_a_state(body: str, word: str) -> None:
@@ -357,7 +356,7 @@ def test_a_built_in_end_is_no_name_for_a_state(name: str) -> None:
         (state("run: ['${{ states.c.output }}'], next: b"), "`states.c` is not there"),
         (
             state("run: ['${{ states.b.ouput }}'], next: b"),
-            "a state has output, error, visits, exit, no `ouput`; did you mean `output`?",
+            "a state has output, error, visits, exit, items, run, no `ouput`; did you mean `output`?",
         ),
         (state("run: ['${{ run.idd }}'], next: b"), "`run.idd` is not there; did you mean `id`?"),
         (
