@@ -222,8 +222,8 @@ class Engine:
         return min(left, p.length)
 
     def _next_due(self) -> int | None:
-        left = (self._left(p) for p in self.at.positions.values() if p.due is not None)
-        return min((ms for ms in left if ms > 0), default=None)
+        waiting = ((self._left(p), p) for p in self.at.positions.values() if p.due is not None)
+        return min((left for left, p in waiting if left > 0 or self._fits(p)), default=None)
 
     def _notes(self) -> bool:
         """Whether something lies in the inbox; asked only when another process has written."""
