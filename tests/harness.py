@@ -80,7 +80,7 @@ class Driving:
         self.engine: Engine | None = None
 
     def start(self, text: str, id: str = "run", env: dict[str, str] | None = None, input: Any = None) -> Engine:
-        plan = load(text, "plan.yaml").plan
+        plan = load(text, str(Path(self.path).parent / "plan.yaml")).plan
         now = self.world.now()
         first = Evaluator().value(plan["vars"], {"input": input or {}})
         types = {k: "any" if v is None else kind(v) for k, v in first.items()}
