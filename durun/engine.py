@@ -19,8 +19,23 @@ from durun.effects.boot import boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
 from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate
-from durun.machine.events import Cancel, Due, Ended, Go, Happening, Moment, Pause, Resolve, Settle, TakeUp
+from durun.machine.events import (
+    Cancel,
+    Compensate,
+    Due,
+    Ended,
+    Go,
+    Happening,
+    Moment,
+    NextUndo,
+    NothingOwed,
+    Pause,
+    Resolve,
+    Settle,
+    TakeUp,
+)
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
+from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
 from durun.store.runs import Held, Note, Store
 
@@ -83,6 +98,7 @@ class Engine:
         self.signals = Signals()
         self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
         self.hold = False  # True: nothing new is begun
+        self._owed: list[int] = []  # what is to be undone, the youngest last
         self._seen = -1
         self._stopping = ""
         self._leave_by = 0.0
@@ -198,6 +214,10 @@ class Engine:
 
     def _ready(self) -> Happening | None:
         """The next thing that can be done without waiting."""
+        if self.at.run.undoing is not None and not self.hold:
+            undo = self._next_undo()
+            if undo is not None:
+                return undo
         for p in self.at.positions.values():
             if p.phase is Phase.READY:
                 return Go(p.scope)
@@ -206,6 +226,18 @@ class Engine:
             if p.due is not None and self._left(p) <= 0 and self._fits(p):
                 return Due(p.scope)
         return None
+
+    def _next_undo(self) -> Happening | None:
+        """What is undone next, or that nothing is left; None while an undo is under way, asks, or waits for a person."""
+        if self.at.run.status is not Status.COMPENSATING or any(is_undo(p) for p in self.at.positions.values()):
+            return None
+        no = self.held.no
+        self._owed = self._owed or self.store.owed(no)
+        while self._owed:
+            found = self.store.undo(no, self._owed.pop())
+            if found is not None:
+                return NextUndo(*found)
+        return NothingOwed(len(self.store.failed_undos(no)))
 
     def _fits(self, p: Position) -> bool:
         """Whether there is a place for an effect that waits to begin; the end of another makes one."""
@@ -284,7 +316,9 @@ def event_of(note: Note) -> Happening:
     data = note.data
     match note.kind:
         case "cancel":
-            return Cancel(data["grace"], note.by)
+            return Cancel(data["grace"], note.by, data.get("compensate", False))
+        case "compensate":
+            return Compensate(data["grace"], note.by, data["force"])
         case "pause":
             return Pause(note.by)
         case "resolve":

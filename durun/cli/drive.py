@@ -15,7 +15,8 @@ from durun.cli.common import alive_in, document, exit_of, where
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
-from durun.machine.model import Checkpoint, Move, Run, Status, apply
+from durun.machine.events import Compensate
+from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.store import read
@@ -252,6 +253,14 @@ class DriverProcess:
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
 
+    def compensate(self, engine: Engine, event: Compensate, *, json: bool) -> int:
+        """Undoes what a run that this process holds has done."""
+        with self._watched():
+            engine.recover()
+            engine.move(event)
+            engine.drive()
+        return self._end(engine, json=json)
+
     def take(self, no: int) -> Engine:
         """The engine of a run that this process holds from now on, until `let_go`. Raises Held."""
         held = self.store.take_over(no, self.identity, self.alive, self.world.now())
@@ -310,7 +319,7 @@ class DriverProcess:
     def _end(self, engine: Engine, *, json: bool) -> int:
         self.let_go(engine)
         code = self._show(engine.held.no, json=json)
-        ended = engine.at.run.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+        ended = engine.at.run.status in TERMINAL
         return self.signals.exit if self.signals.told and not ended else code
 
     def _show(self, no: int, *, json: bool) -> int:

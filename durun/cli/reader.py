@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "start": "drive", "resume": "drive",
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
-    "cancel": "control", "pause": "control", "resolve": "control",
+    "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
     "check": "plans", "db path": "plans",
 }  # fmt: skip
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}

@@ -14,9 +14,12 @@ def cancel(d: Draft, event: Cancel) -> None:
     run = d.run
     if run.status in TERMINAL:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
+    if run.undoing is not None:
+        raise NotPossible(f"run {run.id} compensates: what it undoes is not cut short; `durun show {run.id}` says what is left")
     if run.cancel is None:
         d.tell("cancel_asked", None, None, by=event.by)
-    d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now})
+    then = {"then": "compensate"} if event.compensate or (run.cancel or {}).get("then") else {}
+    d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now, **then})
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
     begun = [p for p in d.positions() if doubt.under_way(d, p)]

@@ -16,8 +16,9 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended. What is not in the table raises NotPossible, and then
-nothing has changed.
+Cancel and Pause are heard in every phase of a run that has not ended; Compensate also where it has, unless it is compensated. A
+run that compensates takes NextUndo and NothingOwed, and Resolve says what `undo` makes of it. What is not in the table raises
+NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import control, doubt, walk
+from durun.machine import control, doubt, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
     Cancel,
+    Compensate,
     CouldNotStart,
     Due,
     Ended,
@@ -37,6 +39,8 @@ from durun.machine.events import (
     Lost,
     Moment,
     Moved,
+    NextUndo,
+    NothingOwed,
     Pause,
     Resolve,
     Settle,
@@ -68,8 +72,16 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             control.pause(d, event)
         case TakeUp():
             control.take_up(d)
+        case Resolve() if d.run.undoing is not None:
+            undo.resolve(d, event)
         case Resolve():
             doubt.resolve(d, _one(d, event), event)
+        case Compensate():
+            undo.wanted(d, event)
+        case NextUndo():
+            undo.take_next(d, event)
+        case NothingOwed():
+            undo.ended(d, event)
         case _:
             _at_position(d, _position_of(d, event), event)
     walk.run_on(d)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import fan, poll, retry, walk
+from durun.machine import fan, poll, retry, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
@@ -34,6 +34,7 @@ def idempotent(d: Draft, p: Position) -> bool:
 def _doubtful(d: Draft, p: Position) -> None:
     assert p.effect is not None
     d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT, ended_at=d.moment.now))
+    undo.learnt(d, p, IN_DOUBT)
 
 
 def lost(d: Draft, p: Position, why: str) -> None:
@@ -140,6 +141,8 @@ def ask_again(d: Draft, p: Position) -> None:
         return cancelled(d)
     if p.stopping:
         return fan.stopped(d, p)
+    if p.settling:
+        return undo.ask_person(d, p)
     p = d.put(p._replace(doubts=p.doubts + 1, asking=None))
     if p.doubts >= ENOUGH:
         return block(d, p)
@@ -150,6 +153,8 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     """The probe has ended: it happened, it did not, or it is still not known."""
     state = d.state(p)
     assert p.asking is not None and p.effect is not None
+    if p.settling:
+        state = undo.original(d, p)
     probe, asked = state["probe"], d.effect(p.asking)
     exit = event.status if isinstance(event, Ended) and not event.stopped and event.status >= 0 else None
     said = "yes" if exit in probe["yes"] else "no" if exit in probe["no"] else "unknown"
@@ -157,6 +162,8 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         said = "unknown"
     d.put_effect(asked._replace(status=DONE if said != "unknown" else NOT_CERTAIN, exit=exit, ended_at=d.moment.now))
     d.tell("probed", p, asked.attempt, answer=said, exit=exit)
+    if p.settling:
+        return undo.answered(d, p, said, event)
     if isinstance(event, Ended) and event.stopped == "leaving" and d.run.cancel is None:
         d.put(p._replace(phase=Phase.LOST, asking=None))
         return None
@@ -177,6 +184,7 @@ def _answer_while_stopping(d: Draft, p: Position, said: str) -> None:
     assert p.effect is not None
     if said == "no":
         d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+        undo.learnt(d, p, NOT_DONE)
     if d.run.cancel is not None:
         return cancelled(d)
     fan.stopped(d, p)
@@ -199,6 +207,7 @@ def _it_happened(d: Draft, p: Position, event: Ended) -> None:
 def _it_did_not(d: Draft, p: Position) -> None:
     assert p.effect is not None
     d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+    undo.learnt(d, p, NOT_DONE)
     if p.cause is not None:
         cause = p.cause
         p = p._replace(asking=None, cause=None, unsure=False)
@@ -229,6 +238,8 @@ def _probe_again(d: Draft, p: Position, event: Ended | CouldNotStart) -> bool:
 
 def resolve(d: Draft, p: Position, event: Resolve) -> None:
     """What a person says of a doubt, or of a failed state that they did by hand."""
+    if event.how == "undone":
+        raise NotPossible(f"run {d.run.id} does not compensate: there is nothing to be undone")
     if p.phase is Phase.FAILED and event.how != "happened":
         raise NotPossible(f"run {d.run.id} has failed, nothing is in doubt: `durun resume {d.run.id}` begins {p.state} again")
     if p.effect is None:
@@ -279,7 +290,7 @@ def withdraw(d: Draft) -> None:
 def cancelled(d: Draft) -> None:
     """Once nothing of the run is under way any more it is cancelled, and nothing of it begins after this."""
     withdraw(d)
-    if any(under_way(d, p) for p in d.positions()):
+    if any(under_way(d, p) for p in d.positions()) or undo.after_cancel(d):
         return
     now = d.moment.now
     d.set_run(status=Status.CANCELLED, reason=None, ended_at=now, updated_at=now)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from durun.machine import scope as scopes
 from durun.machine.events import Moment
-from durun.machine.model import Checkpoint, Effect, Event, Item, Move, Phase, Position, Run, StateRow, Status
+from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Item, Move, Phase, Position, Run, StateRow, Status, Undo
 from durun.plan.canonical import Level, Plan, State
 from durun.plan.expressions import Lazily
 
@@ -149,6 +149,12 @@ class Draft:
         self.move.effects[effect.no] = effect
         return effect
 
+    def put_undo(self, undo: Undo) -> None:
+        self.move.undos[undo.effect] = undo
+
+    def put_undo_status(self, effect: int, status: str, by: int | None) -> None:
+        self.move.undo_status[effect] = (status, by)
+
     def tell(self, kind: str, position: Position | None, attempt: int | None = None, **data: Json) -> None:
         """A row of the history; what is empty in `data` is left out."""
         data = {k: v for k, v in data.items() if v not in ("", None, {})}
@@ -202,7 +208,7 @@ class Draft:
             "pins": {"env": {name: run.env[name] for name in plan["pins"]["env"]}},
         }
         for part in scopes.own(scope):
-            if part.kind == "item":
+            if part.kind == "item" and self.found(part.inner) is not None:
                 nth = self.position(part.inner).nth or 0
                 names["item"], names["index"] = self.item(part.path, nth).item, nth
         names.update(more)
@@ -213,7 +219,8 @@ class Draft:
         home = scopes.plan_scope(scope)
         seen: dict[str, Json] = dict(self.position(home).vars if home else self.run.vars)
         for part in scopes.own(scope):
-            seen.update(self.position(part.inner).vars or {})
+            stands = self.found(part.inner)
+            seen.update((stands.vars if stands is not None else None) or {})
         return seen
 
     def types(self, scope: str) -> dict[str, str]:
@@ -240,8 +247,8 @@ class Draft:
         home = scopes.plan_scope(scope)
         found = self.position(home).error if home else self.run.error
         for part in scopes.own(scope):
-            inner = self.position(part.inner).error
-            found = found if inner is None else inner
+            inner = self.found(part.inner)
+            found = inner.error if inner is not None and inner.error is not None else found
         return found
 
     def _states(self, scope: str) -> Lazily:
@@ -303,9 +310,15 @@ class Draft:
     def settle_status(self) -> None:
         """Works out the status of the run from where its positions stand."""
         run = self.run
-        if run.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.PAUSED):
+        if run.status in TERMINAL or run.status is Status.PAUSED:
             return
-        status, reason = status_of(self.positions())
+        if run.undoing is not None:
+            status, reason = status_of([p for p in self.positions() if p.scope.endswith("~")])
+            if status is not Status.BLOCKED:
+                failed = run.undoing["failed"]
+                status, reason = (Status.BLOCKED, "undo_failed") if failed else (Status.COMPENSATING, None)
+        else:
+            status, reason = status_of(self.positions())
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from durun.machine.model import Effect, Undo
+
 Json = Any
 
 
@@ -76,6 +78,28 @@ class TakeUp(NamedTuple):
 class Cancel(NamedTuple):
     grace: int = 10_000
     by: str = ""
+    compensate: bool = False
+
+
+class Compensate(NamedTuple):
+    """A person wants what was done undone."""
+
+    grace: int = 10_000
+    by: str = ""
+    force: bool = False
+
+
+class NextUndo(NamedTuple):
+    """The youngest effect that is still to be undone."""
+
+    effect: Effect
+    undo: Undo
+
+
+class NothingOwed(NamedTuple):
+    """Nothing is left to undo, but what failed."""
+
+    failed: int
 
 
 class Pause(NamedTuple):
@@ -83,7 +107,7 @@ class Pause(NamedTuple):
 
 
 class Resolve(NamedTuple):
-    """A person settles a doubt. how: happened | retry | fail."""
+    """A person settles a doubt. how: happened | retry | fail | undone; `effects`: those whose undo had failed."""
 
     how: str
     state: str | None = None
@@ -91,6 +115,22 @@ class Resolve(NamedTuple):
     has_output: bool = False
     note: str = ""
     by: str = ""
+    effects: tuple[int, ...] = ()
 
 
-Happening = Go | Due | Ended | CouldNotStart | Lost | Moved | Settle | TakeUp | Cancel | Pause | Resolve
+Happening = (
+    Go
+    | Due
+    | Ended
+    | CouldNotStart
+    | Lost
+    | Moved
+    | Settle
+    | TakeUp
+    | Cancel
+    | Pause
+    | Resolve
+    | Compensate
+    | NextUndo
+    | NothingOwed
+)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, PlanRefused
-from durun.machine import scope, walk
+from durun.machine import scope, undo, walk
 from durun.machine.draft import Draft, policy
 from durun.machine.model import Item, Phase, Position, StateRow
 from durun.machine.outcome import IN_DOUBT, NOT_DONE
@@ -153,6 +153,8 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
 def succeeded(d: Draft, inner: str, output: Json) -> None:
     """A branch, item or child came to its end."""
     part = scope.parts(inner)[-1]
+    if part.kind == "undo":
+        return undo.undone(d, inner)
     p = _count_visits(d, part, inner)
     nth = d.position(inner).nth
     d.tell("succeeded_inside", d.position(inner))
@@ -168,6 +170,8 @@ def succeeded(d: Draft, inner: str, output: Json) -> None:
 def failed(d: Draft, inner: str, error: Json) -> None:
     """An error ended a branch, item or child. Its position stays, for whoever takes it up."""
     part = scope.parts(inner)[-1]
+    if part.kind == "undo":
+        return undo.failed(d, inner, error)
     p = _count_visits(d, part, inner)
     stands = d.position(inner)
     d.put(stands._replace(phase=Phase.FAILED, asking=None, due=None, length=None, stopping=False))

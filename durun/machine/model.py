@@ -18,7 +18,7 @@ from durun.machine.scope import inside, under
 
 Json = Any
 
-__all__ = ["Checkpoint", "Effect", "Event", "Item", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
+__all__ = ["Checkpoint", "Effect", "Event", "Item", "Move", "Phase", "Position", "Run", "StateRow", "Status", "Undo", "replace"]
 
 
 class Status(StrEnum):
@@ -28,12 +28,14 @@ class Status(StrEnum):
     WAITING = "waiting"
     BLOCKED = "blocked"
     PAUSED = "paused"
+    COMPENSATING = "compensating"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    COMPENSATED = "compensated"
 
 
-TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.COMPENSATED})
 
 
 class Phase(StrEnum):
@@ -86,6 +88,8 @@ class Position(NamedTuple):
     won: int = 0  # have succeeded,
     lost: int = 0  # have failed,
     gone: int = 0  # were stopped
+    of: int | None = None  # of an undo: the effect it undoes
+    settling: bool = False  # of an undo: whether its effect happened is asked first
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
 
 
@@ -130,7 +134,7 @@ class Effect(NamedTuple):
     scope: str
     state: str
     visit: int
-    kind: str  # run | probe
+    kind: str  # run | probe | undo
     key: str
     request: Json
     status: str
@@ -144,6 +148,16 @@ class Effect(NamedTuple):
     error: Json = None
     output: Json = None
     has_output: bool = False
+
+
+class Undo(NamedTuple):
+    """What is to be undone of an effect. status: registered | owed | undone | not_needed | failed"""
+
+    effect: int
+    status: str
+    request: Json = None  # rendered when it was known how the effect ended
+    key: str = ""
+    error: str = ""  # why it could not be rendered
 
 
 class Event(NamedTuple):
@@ -175,7 +189,9 @@ class Run(NamedTuple):
     has_output: bool = False
     error: Json = None
     ended_by: Json = None
-    cancel: Json = None  # {grace, by, at} once somebody asked for it
+    cancel: Json = None  # {grace, by, at, then} once somebody asked for it
+    undoing: Json = None  # {by, failed} while it compensates
+    pivot: str | None = None  # the point of no return it has passed
     paused_at: int | None = None
     next_effect: int = 1
     updated_at: int = 0
@@ -204,6 +220,9 @@ class Move:
     fresh: dict[str, list[Item]] = field(default_factory=dict)  # containers entered anew: what was inside is taken away first
     items: dict[tuple[str, int], Item] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)  # scopes that have ended: what was inside them is taken away
+    undos: dict[int, Undo] = field(default_factory=dict)
+    undo_status: dict[int, tuple[str, int | None]] = field(default_factory=dict)  # effect -> (status, the effect that undid it)
+    owed_again: bool = False  # undos that failed are owed again
     history: list[Event] = field(default_factory=list)
     begin: list[int] = field(default_factory=list)
     stop: list[int] = field(default_factory=list)

@@ -1,7 +1,8 @@
 """Where a state stands: the paths of branches, items and children, and the part of a plan that each speaks of.
 
 - '' is the run itself
-- `book.flight` is the branch `flight` of the state `book`, `each[cust-17]` an item by its label, `call/` a child plan
+- `book.flight` is the branch `flight` of the state `book`, `each[cust-17]` an item by its label, `call/` a child plan,
+  `pay~` the undoing of what `pay` did
 - they nest: `book.flight.pay`, `each[cust-17].charge`, `call/book.flight`
 - a label holds no bracket, so a path is read in one way only
 """
@@ -16,7 +17,7 @@ from durun.plan.canonical import Level, Plan
 
 Json = Any
 
-PART = re.compile(r"([a-z][a-z0-9_]*)(?:\[([^\[\]]*)\]|(/)|\.([a-z][a-z0-9_]*))\.?")
+PART = re.compile(r"([a-z][a-z0-9_]*)(?:\[([^\[\]]*)\]|([/~])|\.([a-z][a-z0-9_]*))\.?")
 LABEL = re.compile(r"[^\[\]\x00-\x1f\x7f]{1,128}")
 
 
@@ -25,7 +26,7 @@ class Part(NamedTuple):
 
     scope: str
     state: str
-    kind: str  # branch | item | child
+    kind: str  # branch | item | child | undo
     name: str
     inner: str  # the scope it leads to
 
@@ -39,7 +40,7 @@ def path_of(scope: str, state: str) -> str:
     """The path of a state."""
     if not scope:
         return state
-    return f"{scope}{state}" if scope.endswith("/") else f"{scope}.{state}"
+    return f"{scope}{state}" if scope.endswith(("/", "~")) else f"{scope}.{state}"
 
 
 def branch(path: str, name: str) -> str:
@@ -54,6 +55,10 @@ def child(path: str) -> str:
     return f"{path}/"
 
 
+def undo(path: str) -> str:
+    return f"{path}~"
+
+
 @lru_cache(maxsize=4096)
 def parts(scope: str) -> tuple[Part, ...]:
     """The steps that lead from the run itself to a scope. Raises ValueError for what is no scope."""
@@ -65,7 +70,7 @@ def parts(scope: str) -> tuple[Part, ...]:
             raise ValueError(f"{scope!r} is no scope")
         state, label, into, name = read.groups()
         inner = scope[: read.end()].removesuffix(".")
-        kind = "item" if label is not None else "child" if into else "branch"
+        kind = "item" if label is not None else {"/": "child", "~": "undo"}.get(into, "branch")
         found.append(Part(outer, state, kind, label if label is not None else name or "", inner))
         at, outer = read.end(), inner
     return tuple(found)
@@ -80,7 +85,7 @@ def under(scope: str, outer: str) -> bool:
 
 def inside(scope: str, path: str) -> bool:
     """Whether a scope lies inside what the state at this path holds."""
-    return scope.startswith(path) and scope[len(path) : len(path) + 1] in ("[", ".", "/")
+    return scope.startswith(path) and scope[len(path) : len(path) + 1] in ("[", ".", "/", "~")
 
 
 def own(scope: str) -> tuple[Part, ...]:
@@ -108,6 +113,8 @@ def level(plan: Plan, scope: str) -> Level:
                 at = state["map"]
             case "child":
                 at = state["plan"]["pinned"]
+            case "undo":
+                at = {"start": "undo", "states": {"undo": state["compensate"]}}
             case _:
                 at = next(b for b in state["parallel"]["branches"] if b["name"] == part.name)
     return at  # type: ignore[no-any-return]

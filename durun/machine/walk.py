@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, fan, poll, retry
+from durun.machine import doubt, fan, poll, retry, undo
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft
 from durun.machine.events import CouldNotStart, Ended
@@ -180,8 +180,9 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     names = d.names(p.scope, visit=p.visit, key=key)
     request = render(d, state["act"], names, capture="output" in state)
     effect = d.new_effect(p, "run", key, request)
+    undo.register(d, p, effect)
     stands = p._replace(target=None, effect=effect.no, failures=(0,) * len(state.get("retry", [])))
-    d.put(_issued(d, poll.begin(d, stands) if "poll" in state else stands))
+    d.put(issued(d, poll.begin(d, stands) if "poll" in state else stands))
     return None
 
 
@@ -193,7 +194,7 @@ def _key(d: Draft, p: Position, state: State) -> str:
     return d.key(p)
 
 
-def _issued(d: Draft, p: Position) -> Position:
+def issued(d: Draft, p: Position) -> Position:
     """Where a position stands once its intent is issued: acting, or waiting for whoever drives on, or for a place."""
     assert p.effect is not None
     if d.effect(p.effect).status == "waiting":
@@ -236,12 +237,12 @@ def begin_waiting(d: Draft, p: Position) -> None:
     """From waiting to beginning: a commit of its own, so that a reboot cannot take it for one that ran."""
     if p.phase is Phase.PROBING:
         assert p.asking is not None
-        issued = d.issue(d.effect(p.asking))
-        d.put(_untimed(p)._replace(due=d.moment.now if issued.status == "waiting" else None))
+        asking = d.issue(d.effect(p.asking))
+        d.put(_untimed(p)._replace(due=d.moment.now if asking.status == "waiting" else None))
     else:
         assert p.effect is not None
         d.issue(d.effect(p.effect))
-        d.put(_issued(d, p._replace(cause=None)))
+        d.put(issued(d, p._replace(cause=None)))
 
 
 def again(d: Draft, p: Position, **effect_changes: Json) -> None:
@@ -249,7 +250,7 @@ def again(d: Draft, p: Position, **effect_changes: Json) -> None:
     assert p.effect is not None
     effect = d.effect(p.effect)
     d.issue(effect._replace(attempt=effect.attempt + 1, ended_at=None, error=None, exit=None, **effect_changes))
-    d.put(_issued(d, p._replace(asking=None, cause=None)))
+    d.put(issued(d, p._replace(asking=None, cause=None)))
     d.tell("again", p, effect.attempt + 1)
 
 
@@ -294,10 +295,10 @@ def moved(d: Draft, p: Position, no: int) -> None:
     if p.stopping:
         d.put_effect(d.effect(no)._replace(status="waiting"))
         return fan.stopped(d, p)
-    issued = d.issue(d.effect(no))
+    effect = d.issue(d.effect(no))
     if p.phase is Phase.ACTING:
-        d.put(_issued(d, p))
-    elif issued.status == "waiting":
+        d.put(issued(d, p))
+    elif effect.status == "waiting":
         d.put(p._replace(due=d.moment.now))
 
 
@@ -343,6 +344,8 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
         except AssignError as e:
             d.put_row(before)
             return done_but(d, p, e.name, e.message)
+    undo.learnt(d, p, DONE, output=output)
+    undo.passed(d, p)
     return _left(d, p, d.state(p)["next"], changed, effect=effect.no)
 
 
@@ -399,6 +402,8 @@ def done_but(d: Draft, p: Position, name: str, message: str) -> str | None:
     assert p.effect is not None
     effect = d.effect(p.effect)
     error = error_of(p, name, message, attempt=effect.attempt, exit=effect.exit)
+    undo.learnt(d, p, DONE, error=error)
+    undo.passed(d, p)
     return after_error(d, p, error, DONE)
 
 
@@ -418,6 +423,7 @@ def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> Non
     """The effect ended, but not well."""
     assert p.effect is not None
     d.put_effect(d.effect(p.effect)._replace(status=how, exit=error.get("exit"), ended_at=d.moment.now, error=error))
+    undo.learnt(d, p, how, error=error)
     if d.run.cancel is not None:
         return doubt.cancelled(d)
     if p.stopping:
@@ -484,8 +490,10 @@ def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> str | None:
     if p.scope:
         fan.failed(d, p.scope, error)
         return None
-    d.set_run(status=Status.FAILED, reason=None, error=error, ended_by=error, ended_at=d.moment.now, updated_at=d.moment.now)
+    d.set_run(error=error, ended_by=error, updated_at=d.moment.now)
     d.tell("failed", stands, error=error)
+    if not undo.after_error(d):
+        d.set_run(status=Status.FAILED, reason=None, ended_at=d.moment.now)
     return None
 
 
@@ -497,6 +505,8 @@ def end(d: Draft, scope: str, target: str) -> None:
         d.put(p._replace(phase=Phase.ENDED, target=None))
         _end_failed(d, p, error or error_of(p, "failed", f"state {p.state} led to failed"))
         return
+    if target == "compensated":
+        return undo.begin(d, "plan")
     level = d.level(scope)
     try:
         output = d.evaluate.value(level["output"], d.names(scope)) if "output" in level else None

@@ -152,6 +152,11 @@ class State(TypedDict):
     parallel: NotRequired[Parallel]  # parallel
     map: NotRequired[Map]  # map
     plan: NotRequired[Child]  # plan
+    compensate: NotRequired[Compensation]  # run
+    pivot: NotRequired[bool]  # run
+
+
+Compensation = TypedDict("Compensation", {"after": list[str], "if": NotRequired[str], "act": Act, "output": NotRequired[Output]})
 
 
 class Input(TypedDict):

@@ -114,6 +114,10 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: {plain(data['error']['name'])} is caught, on to {data['next']}"
         case "cancel_asked":
             return "cancel is asked for"
+        case "compensating":
+            return "compensating: what was done is undone, the youngest first"
+        case "undo_failed":
+            return f"{state}: it could not be undone: {plain(data['error']['name'])} ({plain(data['error'].get('message', ''))})"
     return None
 
 
@@ -129,7 +133,7 @@ def stands(doc: dict[str, Json]) -> str:
             return (
                 f"run {id} failed in state {e.get('state', doc['state'])}: {plain(e.get('name', ''))}{': ' + said if said else ''}"
             )
-        case "cancelled":
-            return f"run {id} is cancelled"
+        case "cancelled" | "compensated":
+            return f"run {id} is {status}"
     wants = [f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}: {w['command']}" for w in doc["waiting_for"]]
     return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in wants)

@@ -15,7 +15,7 @@ import apsw
 
 from durun.errors import Held as HeldByAnother
 from durun.errors import Superseded
-from durun.machine.model import Checkpoint, Effect, Item, Move, Phase, Position, Run, StateRow, Status
+from durun.machine.model import Checkpoint, Effect, Item, Move, Phase, Position, Run, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
 
@@ -207,6 +207,32 @@ class Store:
             request["script"] = text
         return Effect(**found)
 
+    def owed(self, no: int) -> list[int]:
+        """The effects that are still to be undone, or to be settled first, the youngest last."""
+        sql = (
+            "SELECT u.effect FROM undos u JOIN effects e ON e.run = u.run AND e.no = u.effect"
+            " WHERE u.run = ? AND u.status IN ('owed', 'registered') ORDER BY coalesce(e.first_at, e.intended_at), e.no"
+        )
+        return [row[0] for row in rows(self.file.db, sql, (no,))]
+
+    def undo(self, no: int, effect: int) -> tuple[Effect, Undo] | None:
+        """An effect and its undo, where that is still owed."""
+        with self._reading() as db:
+            columns = "effect, status, request, key, error"
+            found = rows(db, f"SELECT {columns} FROM undos WHERE run = ? AND effect = ?", (no, effect))
+            if not found or found[0][1] not in ("owed", "registered"):
+                return None
+            no_, status, request, key, error = found[0]
+            return self._effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
+
+    def failed_undos(self, no: int) -> list[tuple[int, str, str]]:
+        """(effect, scope, state) of what could not be undone."""
+        sql = (
+            "SELECT u.effect, e.scope, e.state FROM undos u JOIN effects e ON e.run = u.run AND e.no = u.effect"
+            " WHERE u.run = ? AND u.status = 'failed' ORDER BY u.effect"
+        )
+        return [(effect, scope, state) for effect, scope, state in rows(self.file.db, sql, (no,))]
+
     def held(self, no: int) -> tuple[int, int]:
         """(fence, seq) as they stand."""
         row = rows(self.file.db, "SELECT fence, seq FROM runs WHERE no = ?", (no,))[0]
@@ -265,12 +291,22 @@ class Store:
             db.execute(UPSERT_EFFECT, (held.no, *self._effect_row(db, effect)))
         for row in move.states.values():
             db.execute(UPSERT_STATE, (held.no, *_state_row(row)))
+        self._write_undos(db, held.no, move)
         for n, event in enumerate(move.history, held.events + 1):
             db.execute(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",
                 (held.no, n, now, event.kind, event.scope, event.state, event.visit, event.attempt, canonical_text(event.data)),
             )
         return at
+
+    def _write_undos(self, db: apsw.Connection, run: int, move: Move) -> None:
+        for undo in move.undos.values():
+            request = text_of(undo.request)
+            db.execute(UPSERT_UNDO, (run, undo.effect, undo.status, request, undo.key, undo.error))
+        for effect, (status, by) in move.undo_status.items():
+            db.execute("UPDATE undos SET status = ?, by = ? WHERE run = ? AND effect = ?", (status, by, run, effect))
+        if move.owed_again:
+            db.execute("UPDATE undos SET status = 'owed' WHERE run = ? AND status = 'failed'", (run,))
 
     def _take_away(self, db: apsw.Connection, run: int, move: Move) -> None:
         """What was inside a state that is entered anew, and inside scopes that have ended."""
@@ -297,9 +333,11 @@ class Store:
             values |= {"state": root.state, "visit": root.visit, "due": root.due}
             if effect is not None:
                 values["attempt"] = effect.attempt
-        for name in ("vars", "error", "ended_by", "cancel"):
+        for name in ("vars", "error", "ended_by", "cancel", "undoing"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
+        if before is None or run.pivot != before.pivot:
+            values["pivot"] = run.pivot
         if run.has_output:
             values["output"] = text_of(run.output) or "null"
         if before is None or run.paused_at != before.paused_at or run.ended_at != before.ended_at:
@@ -361,7 +399,7 @@ class Reading:
 
 RUN_COLUMNS = (
     "id", "name", "version", "namespace", "created_at", "status", "reason", "input", "vars", "pins", "types", "output", "error",
-    "ended_by", "cancel", "paused_at", "next_effect", "updated_at", "ended_at",
+    "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "updated_at", "ended_at",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
@@ -386,6 +424,10 @@ UPSERT_ITEM = (
     "INSERT INTO items (run, path, no, label, item, status, output, error) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (run, path, no)"
     " DO UPDATE SET label=excluded.label, item=excluded.item, status=excluded.status, output=excluded.output, error=excluded.error"
 )
+UPSERT_UNDO = (
+    "INSERT INTO undos (run, effect, status, request, key, error) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
+    " SET status=excluded.status, request=excluded.request, error=excluded.error"
+)
 UPSERT_EFFECT = (
     f"INSERT INTO effects (run, {', '.join(EFFECT_COLUMNS)}) VALUES (?{',?' * len(EFFECT_COLUMNS)}) ON CONFLICT (run, no) DO"
     " UPDATE SET key=excluded.key, request=excluded.request, status=excluded.status, attempt=excluded.attempt,"
@@ -401,7 +443,8 @@ def _run_of(row: tuple[Any, ...]) -> Run:
         status=Status(v["status"]), reason=v["reason"], input=value_of(v["input"]), vars=value_of(v["vars"]),
         env=value_of(v["pins"])["env"], types=value_of(v["types"]), output=value_of(v["output"]),
         has_output=v["output"] is not None, error=value_of(v["error"]), ended_by=value_of(v["ended_by"]),
-        cancel=value_of(v["cancel"]), paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
+        cancel=value_of(v["cancel"]), undoing=value_of(v["undoing"]), pivot=v["pivot"],
+        paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
         ended_at=v["ended_at"],
     )  # fmt: skip
 

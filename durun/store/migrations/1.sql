@@ -54,6 +54,8 @@ CREATE TABLE runs (
   error      TEXT,                        -- the last error a catch took or that ended it
   ended_by   TEXT,
   cancel     TEXT,
+  undoing    TEXT,                        -- JSON {by, failed} while it compensates
+  pivot      TEXT,                        -- the point of no return it has passed
   paused_at  INTEGER,
   driver     TEXT REFERENCES drivers (place),
   fence      INTEGER NOT NULL,
@@ -114,7 +116,7 @@ CREATE TABLE effects (
   scope       TEXT NOT NULL,
   state       TEXT NOT NULL,
   visit       INTEGER NOT NULL,
-  kind        TEXT NOT NULL CHECK (kind IN ('run', 'probe')),
+  kind        TEXT NOT NULL CHECK (kind IN ('run', 'probe', 'undo')),
   key         TEXT NOT NULL,
   request     TEXT NOT NULL,              -- JSON, frozen
   status      TEXT NOT NULL CHECK (status IN
@@ -136,6 +138,8 @@ CREATE TABLE undos (
   effect        INTEGER NOT NULL,         -- what it undoes; registered with the intent of that effect
   status        TEXT NOT NULL CHECK (status IN ('registered', 'owed', 'undone', 'not_needed', 'failed')),
   request       TEXT,                     -- rendered when the effect is done
+  key           TEXT NOT NULL,
+  error         TEXT NOT NULL,            -- why it could not be rendered
   by            INTEGER,                  -- the effect that undid it
   PRIMARY KEY (run, effect)
 ) WITHOUT ROWID;

@@ -1,0 +1,302 @@
+"""Compensation: what has been done is undone, in reverse order of its beginning, one at a time.
+
+Rules:
+- an undo is registered with the intent of its effect, and rendered when it is known how that ended: it sees what was there then
+- `owed`: it is to be undone; `registered`: whether it happened is not known yet; `not_needed`, `undone`, and `failed` say the rest
+- what is in doubt is settled before anything older is undone: the probe of the state is asked, else a person
+- an undo is an effect of its own, with a key, retries and a probe; one that fails for good stays owed while the others go on, and
+  then the run is blocked until somebody compensates again or says that it is undone
+- the log of undos is read from the file one by one, the youngest first: the edge hands each in with an event
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durun.errors import ExpressionError, NotPossible
+from durun.machine import doubt, scope, walk
+from durun.machine.draft import Draft
+from durun.machine.events import Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve
+from durun.machine.model import Effect, Phase, Position, Status, Undo
+from durun.machine.outcome import DONE, NOT_DONE, OutputError, output_of
+from durun.plan.canonical import State
+
+Json = Any
+
+
+# --- the log ---
+
+
+def register(d: Draft, p: Position, effect: Effect) -> None:
+    """With the intent: what will have to be undone should it happen."""
+    state = d.state(p)
+    if "compensate" in state:
+        d.put_undo(Undo(effect.no, "registered", key=d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"))
+
+
+def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = None) -> None:
+    """It is known, or not, how the effect ended: the undo is rendered, not needed, or waits until it is settled."""
+    state = d.state(p)
+    if "compensate" not in state or p.effect is None:
+        return
+    word = {DONE: "done", NOT_DONE: "failed"}.get(how, "in_doubt")
+    effect = d.effect(p.effect)
+    key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
+    if word in state["compensate"]["after"]:
+        d.put_undo(_rendered(d, p, effect, key, output, error))
+    else:
+        d.put_undo(Undo(effect.no, "not_needed" if word == "failed" else "registered", key=key))
+
+
+def _rendered(d: Draft, p: Position, effect: Effect, key: str, output: Json, error: Json) -> Undo:
+    undo = d.state(p)["compensate"]
+    names = d.names(p.scope, visit=p.visit, output=output, error=error, key=key, undo_key=effect.key)
+    try:
+        if "if" in undo and not d.evaluate.condition(undo["if"], names):
+            return Undo(effect.no, "not_needed", key=key)
+        request = walk.render(d, undo["act"], names, capture="output" in undo)
+    except ExpressionError as e:
+        return Undo(effect.no, "owed", None, key, f"it cannot be rendered: {e}")
+    return Undo(effect.no, "owed", request, key)
+
+
+def passed(d: Draft, p: Position) -> None:
+    """A state that is a point of no return has done what it does."""
+    if d.state(p).get("pivot"):
+        d.set_run(pivot=scope.path_of(p.scope, p.state))
+
+
+# --- to begin ---
+
+
+def wanted(d: Draft, event: Compensate) -> None:
+    """A person wants what was done undone; what is under way is cancelled first."""
+    run = d.run
+    if run.status is Status.COMPENSATED:
+        raise NotPossible(f"run {run.id} is compensated already")
+    if run.pivot is not None and not event.force:
+        said = f"`durun compensate {run.id} --force` undoes it all the same"
+        raise NotPossible(f"run {run.id} has passed its point of no return, {run.pivot}: {said}")
+    if run.undoing is not None:
+        if run.status is Status.COMPENSATING:
+            raise NotPossible(f"run {run.id} is compensating already")
+        d.tell("compensating", None, None, by=event.by)
+        d.move.owed_again = True
+        d.set_run(undoing={**run.undoing, "failed": False})
+        return
+    if run.status is Status.PAUSED:
+        d.set_run(status=Status.RUNNING, paused_at=None)
+    begun = [p for p in d.positions() if doubt.under_way(d, p)]
+    if begun:
+        d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now, "then": "compensate"})
+        d.move.stop = [no for p in begun if (no := p.asking or p.effect) is not None]
+        return doubt.withdraw(d)
+    begin(d, event.by or "a person")
+
+
+def begin(d: Draft, by: str) -> None:
+    """From here on the run only undoes."""
+    doubt.withdraw(d)
+    d.todo.clear()
+    d.set_run(status=Status.COMPENSATING, reason=None, undoing={"by": by, "failed": False}, cancel=None, ended_at=None)
+    d.tell("compensating", None, None, by=by)
+
+
+def after_error(d: Draft) -> bool:
+    """Whether an error that nothing took is followed by compensation, as the plan says, and then it has begun."""
+    if d.plan.get("on_error") != "compensate" or d.run.pivot is not None or d.run.undoing is not None:
+        return False
+    begin(d, "on_error")
+    return True
+
+
+def after_cancel(d: Draft) -> bool:
+    """The same of a cancel."""
+    asked = (d.run.cancel or {}).get("then") == "compensate"
+    if not asked and (d.plan.get("on_cancel") != "compensate" or d.run.pivot is not None):
+        return False
+    begin(d, (d.run.cancel or {}).get("by") or "on_cancel")
+    return True
+
+
+# --- one after the other ---
+
+
+def standing(d: Draft) -> Position | None:
+    """The undo that is under way, or asks."""
+    return next((p for p in d.positions() if is_undo(p)), None)
+
+
+def is_undo(p: Position) -> bool:
+    return p.scope.endswith("~")
+
+
+def take_next(d: Draft, event: NextUndo) -> None:
+    """The youngest that is left: undone, or settled first."""
+    if d.run.undoing is None or standing(d) is not None:
+        raise NotPossible(f"run {d.run.id}: there is nothing to undo now")
+    effect, undo = event.effect, event.undo
+    inner = scope.undo(scope.path_of(effect.scope, effect.state))
+    p = d.put(Position(inner, "undo", effect.visit, Phase.READY, effect=effect.no, entered_at=d.moment.now, settling=True))
+    d.put_effect(effect)
+    if undo.status == "registered":
+        return _settle(d, p, effect, undo)
+    _act(d, p, undo)
+
+
+def _act(d: Draft, p: Position, undo: Undo) -> None:
+    if undo.request is None:
+        d.put_undo(undo._replace(status="failed"))
+        d.tell("undo_failed", p, error={"name": "expression", "message": undo.error})
+        return d.drop(p.scope)
+    state = d.state(p)
+    d.put_undo(undo)
+    d.tell("undoing", p, None, effect=undo.effect)
+    made = d.new_effect(p, "undo", undo.key, undo.request)
+    failures = (0,) * len(state.get("retry", []))
+    stands = p._replace(effect=made.no, of=undo.effect, settling=False, failures=failures, target=None)
+    d.put(walk.issued(d, stands))
+
+
+def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
+    """Whether it happened is not known: its probe is asked, else a person."""
+    d.put_undo(undo)
+    state = original(d, p)
+    if effect.status in ("waiting", "withdrawn", NOT_DONE):
+        return not_needed(d, p)
+    if "probe" in state:
+        names = d.names(_around(d, effect.scope), visit=effect.visit, key=effect.key)
+        try:
+            request = walk.render(d, state["probe"], names, capture="output" in state)
+        except ExpressionError as e:
+            d.tell("probe_unknown", p, why=str(e))
+        else:
+            asking = d.new_effect(p, "probe", effect.key, request)
+            due = d.moment.now if asking.status == "waiting" else None
+            d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=due, of=effect.no, target=None))
+            return
+    ask_person(d, p._replace(of=effect.no))
+
+
+def original(d: Draft, p: Position) -> State:
+    """The state whose effect an undo position is about."""
+    part = scope.parts(p.scope)[-1]
+    return d.level(part.scope)["states"][part.state]
+
+
+def _around(d: Draft, inner: str) -> str:
+    """The scope, or the nearest around it that still stands."""
+    for part in reversed(scope.parts(inner)):
+        if d.found(part.inner) is not None:
+            return part.inner
+    return ""
+
+
+def ask_person(d: Draft, p: Position) -> None:
+    d.put(p._replace(phase=Phase.DOUBT, asking=None, due=None, target=None))
+    d.tell("blocked", p, reason="in_doubt")
+
+
+def answered(d: Draft, p: Position, said: str, event: Ended | CouldNotStart) -> None:
+    """The probe of what was in doubt has answered: it happened, it did not, or a person must say."""
+    no = p.effect
+    assert no is not None
+    p = d.put(p._replace(asking=None))
+    if said == "no":
+        d.put_effect(d.effect(no)._replace(status=NOT_DONE))
+        return not_needed(d, p)
+    if said != "yes" or not isinstance(event, Ended):
+        return ask_person(d, p)
+    try:
+        output = output_of(original(d, p), event)
+    except OutputError:
+        return ask_person(d, p)
+    happened(d, p, output)
+
+
+def happened(d: Draft, p: Position, output: Json) -> None:
+    """What was in doubt did happen: it is undone now."""
+    assert p.effect is not None
+    effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
+    part = scope.parts(p.scope)[-1]
+    stood = Position(_around(d, part.scope), part.state, p.visit, Phase.ENDED, effect=effect.no)
+    undo = _rendered(d, stood, effect, _key_of(d, effect), output, None) if d.found(part.scope) or not part.scope else None
+    if undo is None:
+        undo = Undo(effect.no, "owed", None, _key_of(d, effect), "the branch or item it was in is gone")
+    if undo.status == "not_needed":
+        return not_needed(d, p)
+    _act(d, p, undo)
+
+
+def _key_of(d: Draft, effect: Effect) -> str:
+    known = d.move.undos.get(effect.no)
+    return known.key if known is not None else f"{effect.key}/undo"
+
+
+def not_needed(d: Draft, p: Position) -> None:
+    assert p.effect is not None
+    d.put_undo(Undo(p.effect, "not_needed", key=_key_of(d, d.effect(p.effect))))
+    d.tell("undo_not_needed", p, None, effect=p.effect)
+    d.drop(p.scope)
+
+
+def undone(d: Draft, inner: str) -> None:
+    """An undo has done its work."""
+    p = d.position(inner)
+    assert p.of is not None
+    d.tell("undone", p, None, effect=p.of, by=p.effect)
+    d.put_undo_status(p.of, "undone", p.effect)
+    d.drop(inner)
+
+
+def failed(d: Draft, inner: str, error: Json) -> None:
+    """An undo has failed for good: it stays owed, and the others go on."""
+    p = d.position(inner)
+    assert p.of is not None
+    d.tell("undo_failed", p, None, effect=p.of, error=error)
+    d.put_undo_status(p.of, "failed", p.effect)
+    d.drop(inner)
+
+
+def ended(d: Draft, event: NothingOwed) -> None:
+    """Nothing is left to undo; what could not be undone is for a person."""
+    if d.run.undoing is None or standing(d) is not None:
+        raise NotPossible(f"run {d.run.id}: it is undoing, or does not compensate at all")
+    if event.failed:
+        d.set_run(undoing={**d.run.undoing, "failed": True})
+        d.tell("blocked", None, None, reason="undo_failed")
+        return
+    d.set_run(status=Status.COMPENSATED, reason=None, undoing=None, ended_at=d.moment.now, updated_at=d.moment.now)
+    d.tell("compensated", None, None)
+
+
+# --- a person ---
+
+
+def resolve(d: Draft, event: Resolve) -> None:
+    """What a person says while a run compensates: of what is in doubt, or of an undo that failed."""
+    p = standing(d)
+    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
+    if p is None or p.phase not in (Phase.DOUBT, Phase.LOST):
+        if event.how != "undone" or not event.effects:
+            raise NotPossible(
+                f"run {d.run.id}: nothing of it is in doubt; an undo that failed takes --undone, or `durun compensate {d.run.id}`"
+            )
+        for no in event.effects:
+            d.put_undo_status(no, "undone", None)
+        d.set_run(undoing={**(d.run.undoing or {}), "failed": False})
+        return
+    if event.how == "undone":
+        d.put_undo_status(p.of if p.of is not None else p.effect or 0, "undone", None)
+        return d.drop(p.scope)
+    if p.settling:
+        if event.how == "happened":
+            return happened(d, p, event.output)
+        if event.how == "fail":
+            return not_needed(d, p)
+        raise NotPossible(f"run {d.run.id} compensates: nothing is begun again; say --happened, --fail or --undone")
+    if event.how == "fail":
+        return failed(d, p.scope, {"name": "unresolved", "message": event.note or "a person said that it failed"})
+    if event.how == "happened":
+        return undone(d, p.scope)
+    walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
