@@ -117,10 +117,11 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     if missing:
         raise PlanRefused(f"pins.env names {', '.join(missing)}, which the environment does not have")
     env = {name: _utf8(os.environ[name], f"pins.env: the value of {name}") for name in plan["pins"]["env"]}
+    secrets = _secrets(plan)
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
-    pins = {"env": env, "base": base, "durun": __version__, "host": host()}
+    pins = {"env": env, "base": base, "durun": __version__, "host": host(), **({"secrets": secrets} if secrets else {})}
     text, plan_digest = canonical_text(plan), digest(plan)
     try:
         at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
@@ -128,6 +129,22 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     except FileNotFoundError:
         raise PlanRefused("the working directory is gone: a run needs one to run its commands in") from None
     return Birth(text, plan_digest, source, at, directory, digest({"plan": plan_digest, "input": values}), pins, LANGUAGE)
+
+
+def _secrets(plan: Plan) -> Json:
+    """Where the secrets of a plan are read. Raises PlanRefused where one cannot be read now."""
+    specs = plan.get("secrets", [])
+    if specs:
+        from durun.effects.secrets import Secrets
+        from durun.machine.secrets import SHORTEST
+
+        found = Secrets(list(specs), os.getcwd())
+        unread = found.learn(run=True)
+        if unread:
+            raise PlanRefused("; ".join(unread))
+        for name in found.short:
+            say(f"the secret {name} has fewer than {SHORTEST} characters: it is not masked")
+    return specs
 
 
 def _utf8(text: str, what: str) -> str:
@@ -339,6 +356,9 @@ def preload(plan: Plan) -> None:
         importlib.import_module(name)
     from durun.plan.expressions import needs_cel
 
+    acts: list[Any] = [state.get(word, {}) for state in plan["states"].values() for word in ("act", "probe")]
+    if any("method" in act for act in acts):
+        importlib.import_module("durun.effects.http")
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
     if any("schema" in state.get("output", {}) for state in plan["states"].values()):

@@ -97,7 +97,7 @@ class Effect(NamedTuple):
     scope: str
     state: str
     visit: int
-    kind: str  # run | probe
+    kind: str  # run | http | probe
     key: str
     request: Json
     status: str

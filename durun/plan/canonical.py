@@ -56,9 +56,27 @@ class Act(TypedDict):
     heartbeat: NotRequired[int | str]
 
 
+class Request(TypedDict):
+    """A request. At most one of `json`, `form` and `body` is there."""
+
+    method: str
+    url: Template
+    headers: dict[str, Template]
+    json: NotRequired[Template]
+    form: NotRequired[dict[str, Template]]
+    body: NotRequired[Template]
+    auth: NotRequired[dict[str, Template]]  # bearer, or user and password
+    expect: list[list[int]]  # ranges of statuses, both ends counted
+    max_body: int  # bytes
+    timeout: int | str
+    key_header: NotRequired[str]  # where its key goes; a probe sends none
+
+
 class Probe(Act):
-    yes: list[int]
-    no: list[int]
+    """A command that finds out, or a request (then it has the keys of one). Of a request `yes` and `no` are ranges."""
+
+    yes: list[Json]
+    no: list[Json]
     retry: list[Rule]
     idempotent: bool | int
 
@@ -92,20 +110,20 @@ class Wait(TypedDict):
 
 
 class State(TypedDict):
-    kind: Literal["run", "wait", "choice", "pass", "fail"]
+    kind: Literal["run", "http", "wait", "choice", "pass", "fail"]
     description: NotRequired[str]
     next: NotRequired[str]  # not on choice and fail
     catch: list[Catch]
     assign: dict[str, Template]
     max_visits: int
-    act: NotRequired[Act]  # run
+    act: NotRequired[Any]  # Act of a run, Request of a http
     expect: NotRequired[list[int]]  # run
-    retry: NotRequired[list[Rule]]  # run
-    idempotent: NotRequired[bool | int]  # run; an integer is a duration in ms
-    key: NotRequired[Template]  # run
-    probe: NotRequired[Probe]  # run
+    retry: NotRequired[list[Rule]]  # run, http
+    idempotent: NotRequired[bool | int]  # run, http; an integer is a duration in ms
+    key: NotRequired[Template]  # run, http
+    probe: NotRequired[Probe]  # run, http
     output: NotRequired[Output]  # run
-    poll: NotRequired[Poll]  # run
+    poll: NotRequired[Poll]  # run, http
     wait: NotRequired[Wait]  # wait
     choice: NotRequired[list[Branch]]  # choice
     fail: NotRequired[Fail]  # fail
@@ -121,6 +139,14 @@ class Pins(TypedDict):
     env: list[str]
 
 
+class Secret(TypedDict):
+    """Where a secret is read when it is used: the variable of its name, a file, or what a command prints."""
+
+    name: str
+    file: NotRequired[str]
+    run: NotRequired[Json]
+
+
 class Plan(TypedDict):
     durun: int
     name: str
@@ -129,6 +155,7 @@ class Plan(TypedDict):
     input: dict[str, Input]
     vars: dict[str, Template]
     pins: Pins
+    secrets: NotRequired[list[Secret]]
     output: NotRequired[Template]
     start: str
     states: dict[str, State]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from durun.plan import model
+from durun.plan import http, model
 from durun.plan.canonical import Plan
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
@@ -128,6 +128,7 @@ def _real_path(data: Json, loc: Where) -> tuple[Where, Json]:
 SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
+    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf,
 }  # fmt: skip
 
 
@@ -176,8 +177,8 @@ def _kinds(data: dict[str, Json]) -> Iterator[Found]:
             follows = names[n + 1] if n + 1 < len(names) else "succeeded"
             said = "a transition is never implied by the order of lines"
             yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
-        if kind == "run":
-            yield from _of_run(where, state, data)
+        if kind in ("run", "http"):
+            yield from _of_effect(where, state, data)
         if kind == "choice":
             yield from _of_choice(where, state)
         yield from _of_catch(where, state)
@@ -191,21 +192,37 @@ def _no_one_kind(state: dict[str, Json], kinds: list[str]) -> str:
     return f"has no kind: it is one of {', '.join(model.KINDS)}{near}"
 
 
-def _of_run(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
+def _of_effect(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
     probe = mapping(state.get("probe"))
     for at, act in ((where, state), ((*where, "probe"), probe)):
+        yield from (Found(*fault) for fault in http.faults((*at, "http"), act.get("http")))
         if isinstance(act.get("run"), list) and "shell" in act:
             yield Found((*at, "shell"), "`shell` says nothing to a list: it is begun without a shell", key=True)
-    yes, no = ([given] if isinstance(given, int) else items(given) for given in (probe.get("yes", 0), probe.get("no", 1)))
-    for code in yes:
-        if probe and code in no:
-            yield Found((*where, "probe"), f"the exit code {shown(code)} means both yes and no", key=True)
+    yield from _of_answers((*where, "probe"), probe)
     if "poll" not in state:
         return
-    if not state.get("idempotent", mapping(data.get("defaults")).get("idempotent", False)) and not probe:
+    asked = http.may_be_repeated(state.get("http"))
+    if not state.get("idempotent", mapping(data.get("defaults")).get("idempotent", asked)) and not probe:
         yield Found((*where, "poll"), "a poll repeats its effect: it must be `idempotent`, or have a `probe`", key=True)
     if "retry" in state:
         yield Found((*where, "retry"), "a poll has no `retry` of its own: a round that fails counts as not yet", key=True)
+
+
+def _of_answers(at: Where, probe: dict[str, Json]) -> Iterator[Found]:
+    """What means both yes and no."""
+    if "http" in probe and "run" not in probe:
+        try:
+            ranges = [model._statuses(probe.get(word, default)) for word, default in (("yes", ["200-299"]), ("no", [404]))]
+        except ValueError:
+            return  # that fault is told of already
+        both = [max(a[0], b[0]) for a in ranges[0] for b in ranges[1] if max(a[0], b[0]) <= min(a[1], b[1])]
+        if both:
+            yield Found(at, f"the status {both[0]} means both yes and no", key=True)
+        return
+    yes, no = ([given] if isinstance(given, int) else items(given) for given in (probe.get("yes", 0), probe.get("no", 1)))
+    for code in yes:
+        if probe and code in no:
+            yield Found(at, f"the exit code {shown(code)} means both yes and no", key=True)
 
 
 def _of_choice(where: Where, state: dict[str, Json]) -> Iterator[Found]:
@@ -242,6 +259,7 @@ def _names(data: dict[str, Json]) -> Iterator[Found]:
                     key=True,
                 )
     yield from _variables(("defaults", "env"), mapping(data.get("defaults")).get("env"))
+    yield from _of_secrets(data)
     declared = mapping(data.get("vars"))
     for name, state in states_of(data).items():
         at = ("states", name)
@@ -254,6 +272,19 @@ def _names(data: dict[str, Json]) -> Iterator[Found]:
             for var in mapping(given):
                 if var not in declared:
                     yield Found((*path, var), f"`{_cut(var)}` is none of the vars{nearest(var, declared)}", key=True)
+
+
+def _of_secrets(data: dict[str, Json]) -> Iterator[Found]:
+    pinned = items(mapping(data.get("pins")).get("env"))
+    names: list[Json] = []
+    for n, given in enumerate(items(data.get("secrets"))):
+        name = given.get("name") if isinstance(given, dict) else given
+        at = ("secrets", n)
+        if name in names:
+            yield Found(at, f"the secret {shown(name)} is named twice")
+        if name in pinned:
+            yield Found(at, f"{shown(name)} is pinned too, and what is pinned is stored: take it out of pins.env")
+        names.append(name)
 
 
 def _variables(path: Where, env: Json) -> Iterator[Found]:
@@ -272,7 +303,7 @@ def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Foun
     for path, text in spelt.items():
         place = path[2:] if path[:1] == ("states",) else path[1:] if path[:1] == ("defaults",) else ()
         place = place[1:] if place[:1] == ("probe",) else place
-        if place[:1] in (("run",), ("env",)) or place == ("stdin",):
+        if place[:1] in (("run",), ("env",)) or place == ("stdin",) or place[:2] in (("http", "headers"), ("http", "form")):
             at: Any = data
             for part in path:
                 at = at[part]
@@ -289,7 +320,7 @@ def _warnings(plan: Plan) -> Iterator[Found]:
                 for matcher in line["on"]:
                     if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
                         yield Found(("states", name, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
-        if state["kind"] == "run" and not state.get("idempotent") and "probe" not in state:
+        if state["kind"] in ("run", "http") and not state.get("idempotent") and "probe" not in state:
             if any("in_doubt" in catch["on"] for catch in state["catch"]):
                 continue
             message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from durun.plan import model, schema
+from durun.plan import http, model, schema
 from durun.plan.canonical import Plan
 from durun.plan.digest import digest
 
@@ -22,6 +22,8 @@ def canonical(shaped: model.Plan) -> Plan:
         "start": shaped.start,
         "states": {name: _state(state, shaped.defaults) for name, state in shaped.states.items()},
     }
+    if shaped.secrets:
+        plan["secrets"] = [_secret(s) for s in shaped.secrets]
     if shaped.description is not None:
         plan["description"] = shaped.description
     if "output" in shaped.model_fields_set:
@@ -63,6 +65,8 @@ def _state(state: model.State, defaults: model.Defaults) -> Json:
     match kind:
         case "run":
             out |= _run(state, defaults)
+        case "http":
+            out |= _http(state, defaults)
         case "wait":
             out["wait"] = {"at": state.wait.at} if isinstance(state.wait, model.At) else {"lasts": state.wait}
         case "choice":
@@ -78,26 +82,46 @@ def _given(shape: model.Shape) -> dict[str, Json]:
 
 
 def _run(state: model.State, defaults: model.Defaults) -> dict[str, Json]:
-    retry = state.retry if state.retry is not None else ([] if state.poll else defaults.retry or [])
-    idempotent = state.idempotent if state.idempotent is not None else defaults.idempotent
-    out: dict[str, Json] = {
-        "act": _act(state, defaults),
-        "expect": list(state.expect or [0]),
-        "retry": [_rule(r) for r in retry],
-        "idempotent": idempotent if idempotent is not None else False,
-    }
-    if state.key is not None:
-        out["key"] = state.key
+    out = {"act": _act(state, defaults), "expect": list(state.expect or [0]), **_effect(state, defaults, False)}
     if state.output is not None:
         out["output"] = {"format": state.output.format}
         if "schema_" in state.output.model_fields_set:
             out["output"]["schema"] = state.output.schema_
+    return out
+
+
+def _http(state: model.State, defaults: model.Defaults) -> dict[str, Json]:
+    assert state.http is not None
+    act = _request(state.http, state.timeout, defaults)
+    act["key_header"] = state.idempotency_header or http.KEY_HEADER
+    return {"act": act, **_effect(state, defaults, state.http.method in http.REPEATABLE)}
+
+
+def _request(given: model.Http, timeout: int | str | None, defaults: model.Defaults) -> dict[str, Json]:
+    limit = timeout if timeout is not None else defaults.timeout
+    return {**http.canonical(given), "timeout": limit if limit is not None else http.TIMEOUT}
+
+
+def _effect(state: model.State, defaults: model.Defaults, repeatable: bool) -> dict[str, Json]:
+    """What commands and requests have alike."""
+    retry = state.retry if state.retry is not None else ([] if state.poll else defaults.retry or [])
+    idempotent = state.idempotent if state.idempotent is not None else defaults.idempotent
+    out: dict[str, Json] = {
+        "retry": [_rule(r) for r in retry],
+        "idempotent": idempotent if idempotent is not None else repeatable,
+    }
+    if state.key is not None:
+        out["key"] = state.key
     if state.poll is not None:
         p = state.poll
         out["poll"] = {"until": p.until, "every": p.every, "times": p.times, "lasts": p.lasts}
     if state.probe is not None:
         out["probe"] = _probe(state.probe, defaults)
     return out
+
+
+def _secret(given: model.SecretOf) -> dict[str, Json]:
+    return {word: value for word in ("name", "file", "run") if (value := getattr(given, word)) is not None}
 
 
 def _act(given: model.State | model.Probe, defaults: model.Defaults) -> dict[str, Json]:
@@ -132,9 +156,9 @@ def _rule(rule: model.Rule) -> dict[str, Json]:
     }
 
 
-def _probe(probe: model.Probe, defaults: model.Defaults) -> dict[str, Json]:
+def _probe(probe: model.Probe | model.HttpProbe, defaults: model.Defaults) -> dict[str, Json]:
     return {
-        **_act(probe, defaults),
+        **(_request(probe.http, probe.timeout, defaults) if isinstance(probe, model.HttpProbe) else _act(probe, defaults)),
         "yes": list(probe.yes),
         "no": list(probe.no),
         "retry": [_rule(r) for r in (probe.retry if probe.retry is not None else defaults.retry or [])],
@@ -146,6 +170,8 @@ def schema_of(state: Json) -> Json:
     """What is declared of the output of a state as it was written; {} where nothing is."""
     output = state.get("output")
     declared = output.get("schema", {}) if isinstance(output, dict) else {}
+    if "http" in state and "run" not in state:
+        return http.ANSWER
     if "run" not in state and "output" not in state:
         return {"type": "null"}
     return input_of(declared)[0] if isinstance(declared, dict | str) else {}

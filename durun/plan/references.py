@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from durun.plan import model, schema
+from durun.plan import http, model, schema
 from durun.plan.canonical import ENDS
-from durun.plan.expressions import Hole, Path, Reading, SyntaxFault, inspect, split
+from durun.plan.expressions import SECRET, Hole, Path, Reading, SyntaxFault, inspect, split
 from durun.plan.form import input_of, schema_of, type_of
 from durun.plan.model import nearest
 
@@ -32,7 +32,8 @@ class Found(NamedTuple):
 ROOTS = frozenset({"input", "vars", "error", "states", "run", "pins"})
 ENTERED = ROOTS | {"visit"}
 ACTING = ENTERED | {"key"}
-LATER_NAMES = {"item", "index", "secrets"}
+LATER_NAMES = {"item", "index"}
+SECRET_WORDS = ("env", "stdin")  # of a command; of a request, `http.WORDS`
 RUN_FIELDS = ("id", "name", "version", "started_at")
 ERROR_FIELDS = ("name", "message", "state", "visit", "attempt", "exit", "status", "output", "stderr")
 SEEN = ("output", "error", "visits", "exit")
@@ -181,13 +182,14 @@ class Place(NamedTuple):
     names: frozenset[str]
     state: str | None
     bare: bool = False
+    secrets: bool = False  # `${{ secrets.NAME }}` may stand here
 
 
 def places(data: dict[str, Json]) -> Iterator[Place]:
     yield Place(("vars",), data.get("vars"), frozenset({"input"}), None)
     yield Place(("output",), data.get("output"), ROOTS, "succeeded")
     for word in ("env", "cwd", "timeout", "heartbeat"):
-        yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None)
+        yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None, secrets=word == "env")
     for name, state in states_of(data).items():
         yield from _places_of(name, state)
 
@@ -197,10 +199,12 @@ def _places_of(name: str, state: dict[str, Json]) -> Iterator[Place]:
     for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
         for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
             if not (word == "run" and isinstance(act.get("run"), str)):
-                yield Place((*where, word), act.get(word), ACTING, name)
+                yield Place((*where, word), act.get(word), ACTING, name, secrets=word in SECRET_WORDS)
+        for word in http.WORDS:
+            yield Place((*where, "http", word), mapping(act.get("http")).get(word), ACTING, name, secrets=True)
     for word in ("key", "wait"):
         yield Place((*at, word), state.get(word), ENTERED, name)
-    yield Place((*at, "assign"), state.get("assign"), ACTING | {"output"} if "run" in state else ENTERED, name)
+    yield Place((*at, "assign"), state.get("assign"), ACTING | {"output"} if "run" in state or "http" in state else ENTERED, name)
     for word in ("message", "data"):
         yield Place((*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, name)
     poll = mapping(state.get("poll"))
@@ -247,6 +251,11 @@ class Expressions:
                 self.faults.append(Found(path, e.message, e.offset))
 
     def _source(self, place: Place, path: Where, hole: Hole) -> None:
+        if (secret := SECRET.fullmatch(hole.source)) is not None:
+            fault = self._secret(place, secret.group(1))
+            if fault:
+                self.faults.append(Found(path, fault, hole.offset + secret.start(1)))
+            return
         reading = inspect(hole.source)
         for message, offset in reading.faults:
             self.faults.append(Found(path, message, hole.offset + offset))
@@ -260,9 +269,19 @@ class Expressions:
         if not reading.faults:
             self._doubles(path, hole, reading)
 
+    def _secret(self, place: Place, name: str) -> str | None:
+        """What is wrong with a secret that stands alone in its braces."""
+        if not place.secrets:
+            return f"no secret may stand here: only in {', '.join((*SECRET_WORDS, *http.WORDS))}"
+        given = [mapping(one).get("name", one) for one in items(self._data.get("secrets"))]
+        known = [one for one in given if isinstance(one, str)]
+        return None if name in known else f"`{name}` is none of the plan's `secrets`{nearest(name, known)}"
+
     def _fault(self, place: Place, read: Path) -> str | None:
         """What is wrong with a path wherever it is read."""
         root, *fields = read.names
+        if root == "secrets":
+            return "a secret stands alone in its braces, as ${{ secrets.NAME }}: nothing may be worked out from it"
         if root in LATER_NAMES:
             return model.not_yet(root)
         if root not in place.names:
@@ -398,7 +417,7 @@ def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
 
 def misplaced(data: dict[str, Json]) -> Iterator[Found]:
     """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
-    for word in ("durun", "name", "version", "description", "start", "on_error", "on_cancel", "input", "pins"):
+    for word in ("durun", "name", "version", "description", "start", "on_error", "on_cancel", "input", "pins", "secrets"):
         yield from _braces((word,), data.get(word))
     defaults = mapping(data.get("defaults"))
     for word in ("retry", "idempotent", "shell"):
@@ -407,6 +426,10 @@ def misplaced(data: dict[str, Json]) -> Iterator[Found]:
         at = ("states", name)
         for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
             yield from _braces((*at, word), state.get(word))
+        yield from _braces((*at, "idempotency_header"), state.get("idempotency_header"))
+        for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
+            for word in http.FIXED:
+                yield from _braces((*where, "http", word), mapping(act.get("http")).get(word))
         yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
         yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
         for word in ("yes", "no", "retry", "idempotent", "shell"):

@@ -100,7 +100,7 @@ CREATE TABLE effects (
   scope       TEXT NOT NULL,
   state       TEXT NOT NULL,
   visit       INTEGER NOT NULL,
-  kind        TEXT NOT NULL CHECK (kind IN ('run', 'probe')),
+  kind        TEXT NOT NULL CHECK (kind IN ('run', 'http', 'probe')),
   key         TEXT NOT NULL,
   request     TEXT NOT NULL,              -- JSON, frozen
   status      TEXT NOT NULL CHECK (status IN
