@@ -139,8 +139,8 @@ class Transfer:
         if not self.sent:
             return  # what a proxy says while the connection is made
         line = raw.decode("utf-8", "replace").rstrip("\r\n")
-        if line.startswith("HTTP/"):
-            status = int(line.split()[1])
+        if found := re.match(r"HTTP/[0-9.]+ +([0-9]{3})\b", line):
+            status = int(found[1])
             self.interim, self.past_headers, self.headers = status < 200, False, {}
             self.status = None if self.interim else status
         elif not line:
@@ -178,6 +178,8 @@ class Transfer:
             message = f"{self.host}: {'stopped, no answer in its grace' if self.stopped and code < 0 else cause}"
         elif code != pycurl.E_OK:
             cut = f"its time, {_spoken(self.limit)}, was over" if late else "it was stopped" if code < 0 else cause
+        elif not self.past_headers:
+            cut = "the connection was closed in the middle of its head"
         return Answer(
             self.token, self.status, self.headers, bytes(self.body), cut, self.too_large, self.sent, fault, message, self.host,
             self.stopped,
