@@ -27,16 +27,19 @@ from durun.effects.command import (
     tail,
 )
 from durun.effects.notes import Begun, Notes, Nothing
-from durun.errors import StoreUnusable, Superseded
-from durun.machine.events import CouldNotStart, Ended, Happening, Lost, Moved
+from durun.effects.secrets import SecretMissing, Secrets
+from durun.errors import ExpressionError, StoreUnusable, Superseded
+from durun.machine.events import Answered, CouldNotStart, Ended, Happening, Lost, Moved
 from durun.machine.model import Effect, Run
 from durun.machine.scope import path_of
+from durun.machine.secrets import filled
 from durun.plan.digest import canonical_text
 from durun.store.runs import Pinned
 
 Json = Any
 SHELLS = {"sh": ["/bin/sh", "-eu", "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}
 PINNED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
+STDERR = 4096  # bytes of it that an error keeps
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
 
 
@@ -69,6 +72,11 @@ class Deliverer:
         self._issued: dict[str, Effect] = {}
         self._adopted: dict[int, Adopted] = {}
         self._killed: dict[int, float] = {}
+        self._sender: Any = None  # of requests, once there is one
+        self._sent: dict[str, Effect] = {}
+        self._known: list[Happening] = []  # what is known without waiting for it
+        self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
+        self.secrets.learn()
 
     @property
     def place(self) -> str:
@@ -77,25 +85,41 @@ class Deliverer:
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        return bool(self._issued or self._adopted)
+        return bool(self._issued or self._adopted or self._sent or self._known)
 
     def under_way(self) -> list[int]:
-        return [e.no for e in self._issued.values()] + list(self._adopted)
+        return [e.no for e in (*self._issued.values(), *self._sent.values())] + list(self._adopted)
 
     # to act
 
     def begin(self, run: Run, effect: Effect) -> None:
         """Begins an intent; what becomes of it is reported by `receive`."""
-        number = self.commands.next_number()
         token = self._token(effect)
+        try:
+            request = filled(effect.request, self.secrets.value)
+            if "method" in request:
+                return self._send(effect, token, request)
+        except (SecretMissing, ExpressionError) as e:  # a request is worked out but for its secrets: what fails is in them
+            self._known.append(CouldNotStart(effect.no, 0, "secret", why=str(e)))
+            return
+        number = self.commands.next_number()
         self._issued[token] = effect
-        self.commands.begin(self._request(run, effect, token, number), number)
+        self.commands.begin(self._request(run, effect, request, token, number), number)
+
+    def _send(self, effect: Effect, token: str, request: Json) -> None:
+        from durun.effects.http import Sender, host_of, prepared
+
+        out = prepared(request, effect.key)
+        if self._sender is None:
+            self._sender = Sender(self.commands.folder)
+        self._sent[token] = effect
+        self._sender.begin(token, effect.place or self.place, out, request, host_of(effect.request))
 
     def _token(self, effect: Effect) -> str:
         return f"{self.no}.{effect.no}.{effect.attempt}"
 
-    def _request(self, run: Run, effect: Effect, token: str, number: int) -> Request:
-        r, pins = effect.request, self.pinned.pins
+    def _request(self, run: Run, effect: Effect, r: Json, token: str, number: int) -> Request:
+        pins = self.pinned.pins
         argv = r["argv"] if "argv" in r else [*SHELLS[r["shell"]], r["script"], "durun"]
         base = pins["base"]
         env = {**base, **run.env, **r["env"]}
@@ -113,11 +137,14 @@ class Deliverer:
         if stdin is not None:
             stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
         cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory
-        without = tuple(name for name in PINNED if name not in base)
+        without = (*(name for name in PINNED if name not in base), *self.secrets.names)
         return Request(token, argv, env, cwd, stdin, r.get("timeout"), r.get("heartbeat"), bool(r.get("capture")), without)
 
     def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None:
-        """Has the command of an effect stopped."""
+        """Has the command of an effect stopped. A request has the first grace to answer."""
+        for token, effect in self._sent.items():
+            if effect.no == no:
+                self._sender.stop(token, steps[0][1], why)
         for token, effect in self._issued.items():
             if effect.no == no:
                 self.commands.stop(token, steps, why)
@@ -132,6 +159,8 @@ class Deliverer:
     def recover(self, effect: Effect) -> Happening | None:
         """What became of an intent of another driver: an event, or None where it is alive and watched from now on."""
         assert effect.place is not None
+        if "method" in effect.request:
+            return self._recover_request(effect, effect.place)
         notes = Notes.take_over(self.commands.folder, effect.place)
         token = self._token(effect)
         if notes.gone:
@@ -145,6 +174,17 @@ class Deliverer:
             self._adopted[effect.no] = Adopted(effect, notes, said)
             return self._look(self._adopted[effect.no])
         return self._event(effect, said)
+
+    def _recover_request(self, effect: Effect, place: str) -> Happening:
+        """A request does not outlive its driver: it was never begun, or nobody knows."""
+        notes = Notes.take_over(self.commands.folder, place, "requests")
+        if notes.gone:
+            return Lost(effect.no, "the notes of its driver are gone")
+        if effect.boot != self.boot:
+            return Lost(effect.no, "the machine was booted since")
+        if isinstance(notes.of(self._token(effect)), Nothing):
+            return Moved(effect.no)
+        return Lost(effect.no, "it was sent, and its driver died before the answer was recorded")
 
     def _look(self, adopted: Adopted) -> Happening | None:
         """Whether an adopted command has ended by now."""
@@ -184,20 +224,46 @@ class Deliverer:
 
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]:
         """What has happened, waiting at most so many seconds for it (less where `wake` becomes readable)."""
+        events, self._known = self._known, []
         wait = min(timeout, LOOK) if self._adopted else timeout
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
-        ready = select.select(files, [], [], max(0.0, wait))[0]
-        events: list[Happening] = []
+        write: list[int] = []
+        odd: list[int] = []
+        if self._sent:
+            wait = min(wait, self._sender.patience())
+            read, write, odd = self._sender.files()
+            files += read
+        ready = select.select(files, write, odd, 0.0 if events else max(0.0, wait))[0]
         if wake is not None and wake in ready:
             os.read(wake, 4096)
         if self.commands in ready:
             for report in self.commands.receive(None):
                 events += self._report(report)
+        if self._sent:
+            events += [self._answered(answer) for answer in self._sender.act()]
         for adopted in list(self._adopted.values()):
             event = self._look(adopted)
             if event is not None:
                 events.append(event)
         return events
+
+    def _answered(self, answer: Any) -> Happening:
+        """What became of a request, with no value of a secret in what will be stored of it."""
+        from durun.effects.http import Unsent
+
+        effect = self._sent.pop(answer.token)
+        if not isinstance(answer, Unsent):
+            mask, said = self.secrets.mask, canonical_text(answer.headers).encode()
+            return Answered(
+                effect.no, answer.status, mask.tree(answer.headers), answer.body, mask.text(answer.cut), answer.too_large,
+                answer.sent, answer.fault, mask.text(answer.message), mask.text(answer.host), answer.stopped,
+                mask.holder(answer.body, said),
+            )  # fmt: skip
+        if answer.why == "full":
+            raise StoreUnusable(f"the disk of {self.path} is full: nothing more is begun; free some, then resume")
+        if answer.why == "refused" and effect.place == self.place:
+            raise Superseded("another driver has closed the gate of this one")
+        return Moved(effect.no)
 
     def _report(self, report: End | NoStart | Full | Refused | KeeperGone) -> list[Happening]:
         if isinstance(report, KeeperGone):
@@ -235,11 +301,18 @@ class Deliverer:
                 if data is None:
                     return Lost(effect.no, "what it wrote to $DURUN_OUTPUT is not whole")
         return Ended(
-            effect.no, said.status, said.stopped, stdout, data, too_large, tail(folder, said.err) if said.status else "",
-            {"out": said.out, "err": said.err}, said.left,
+            effect.no, said.status, said.stopped, stdout, data, too_large, self._stderr(said.err) if said.status else "",
+            {"out": said.out, "err": said.err}, said.left, self.secrets.mask.holder(stdout, data),
         )  # fmt: skip
+
+    def _stderr(self, path: str) -> str:
+        """The last 4 KiB, masked: a value that begins before them is hidden too."""
+        mask = self.secrets.mask
+        return mask.text(tail(self.commands.folder, path, STDERR + mask.longest))[-STDERR:]
 
     def close(self, *, keep: bool) -> None:
         """Lets the keepers go; with `keep` their notes stay."""
+        if self._sender is not None:
+            self._sender.close()
         for commands in [*self._retired, self.commands]:
             commands.close(keep=keep or commands is not self.commands)

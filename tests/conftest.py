@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from program import Program
+from receiver import Receiver
 
 sys.set_int_max_str_digits(0)
 
@@ -18,3 +19,11 @@ def durun(tmp_path: Path) -> Iterator[Program]:
     program = Program(tmp_path)
     yield program
     program.end()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A far side on loopback that answers 200 until it is told otherwise."""
+    made = Receiver()
+    yield made
+    made.close()

@@ -35,6 +35,7 @@ DOORS = {
     "typer": ("cli",),
     "rich": ("render", "cli"),
     "subprocess": ("effects",),
+    "pycurl": ("effects",),
     "sqlite3": (),
 }
 HEAVY = ("plan.load", "plan.check", "plan.model", "plan.form")  # only cli may import these: a driver that resumes does not

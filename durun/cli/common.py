@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from durun.cli.reader import say
 from durun.errors import Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
@@ -48,7 +49,33 @@ def document(file: File, no: int) -> dict[str, Json]:
 
     alive = alive_in(file.path)
     summary = read.summary(file, no, alive)
-    return document.run(summary, read.details(file, no), alive=summary.driver is not None and bool(alive(summary.driver)))
+    doc = document.run(summary, read.details(file, no), alive=summary.driver is not None and bool(alive(summary.driver)))
+    masked: dict[str, Json] = mask_of(file, no).tree(doc)
+    return masked
+
+
+class NoMask:
+    """Where a run has no secrets nothing is hidden, and nothing is imported for it."""
+
+    def tree(self, value: Json) -> Json:
+        return value
+
+    def stream(self, pieces: Any) -> Any:
+        return pieces
+
+
+def mask_of(file: File, no: int, *, run: bool = False) -> Any:
+    """What hides the values of a run's secrets, as far as they can be read here; with `run` their commands are asked too."""
+    specs, directory = read.secrets(file, no)
+    if not specs:
+        return NoMask()
+    from durun.effects.secrets import Secrets
+
+    found = Secrets(specs, directory)
+    for problem in found.learn(run=run):
+        if run:
+            say(f"{problem}: what it was is not masked here")
+    return found.mask
 
 
 def exit_of(status: str) -> int:

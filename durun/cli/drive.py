@@ -17,7 +17,7 @@ from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
 from durun.machine.events import Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
-from durun.plan.canonical import Plan, pinned_names, states_of
+from durun.plan.canonical import Plan, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File, make_folder
@@ -119,10 +119,11 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     if missing:
         raise PlanRefused(f"pins.env names {', '.join(missing)}, which the environment does not have")
     env = {name: _utf8(os.environ[name], f"pins.env: the value of {name}") for name in wanted}
+    secrets = _secrets(plan)
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
-    pins = {"env": env, "base": base, "durun": __version__, "host": host()}
+    pins = {"env": env, "base": base, "durun": __version__, "host": host(), **({"secrets": secrets} if secrets else {})}
     text, plan_digest = canonical_text(plan), digest(plan)
     try:
         at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
@@ -130,6 +131,22 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     except FileNotFoundError:
         raise PlanRefused("the working directory is gone: a run needs one to run its commands in") from None
     return Birth(text, plan_digest, source, at, directory, digest({"plan": plan_digest, "input": values}), pins, LANGUAGE)
+
+
+def _secrets(plan: Plan) -> Json:
+    """Where the secrets of a plan are read. Raises PlanRefused where one cannot be read now."""
+    specs = plan.get("secrets", [])
+    if specs:
+        from durun.effects.secrets import Secrets
+        from durun.machine.secrets import SHORTEST
+
+        found = Secrets(list(specs), os.getcwd())
+        unread = found.learn(run=True)
+        if unread:
+            raise PlanRefused("; ".join(unread))
+        for name in found.short:
+            say(f"the secret {name} has fewer than {SHORTEST} characters: it is not masked")
+    return specs
 
 
 def _utf8(text: str, what: str) -> str:
@@ -349,6 +366,8 @@ def preload(plan: Plan) -> None:
         importlib.import_module(name)
     from durun.plan.expressions import needs_cel
 
+    if has_requests(plan):
+        importlib.import_module("durun.effects.http")
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
     if any(state["kind"] == "plan" or "schema" in state.get("output", {}) for state in states_of(plan)):

@@ -6,11 +6,15 @@ import os
 import sys
 import time
 
-from durun.cli.common import alive_in, document, exit_of, opened
+from durun.cli.common import alive_in, document, exit_of, mask_of, opened
 from durun.cli.reader import say
 from durun.errors import NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
@@ -75,7 +79,8 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
 
     file = opened(db)
     no = read.number(file, run)
-    found, after = [doc.event(e) for e in read.history(file, no)], 0
+    mask = mask_of(file, no)
+    found, after = [mask.tree(doc.event(e)) for e in read.history(file, no)], 0
     if json:
         _json({"run": read.summary(file, no, alive_in(file.path)).id, "events": found})
         return 0
@@ -86,11 +91,11 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
         if not follow or read.summary(file, no, alive_in(file.path)).status in read.ENDED:
             return 0
         time.sleep(0.2)
-        found = [doc.event(e) for e in read.history(file, no, after)]
+        found = [mask.tree(doc.event(e)) for e in read.history(file, no, after)]
 
 
 def logs(run: str, state: str | None = None, *, db: str | None = None) -> int:
-    """Print what the commands of a run wrote, as it was written: attempt by attempt, stdout before stderr."""
+    """Print what the commands of a run wrote, as it was written but for secrets: attempt by attempt, stdout first."""
     file = opened(db)
     no = read.number(file, run)
     files = [(e["scope"], e["state"], e["data"]) for e in read.history(file, no) if e["kind"] == "attempt_ended"]
@@ -102,8 +107,9 @@ def logs(run: str, state: str | None = None, *, db: str | None = None) -> int:
         if word in data
     ]
     paths += _live(file, no, state)
+    mask = mask_of(file, no, run=True)
     for path in paths:
-        _copy(os.path.join(file.folder, path))
+        _copy(os.path.join(file.folder, path), mask)
     return 0
 
 
@@ -122,11 +128,11 @@ def _live(file: File, no: int, state: str | None) -> list[str]:
     return found
 
 
-def _copy(path: str) -> None:
+def _copy(path: str, mask: Any) -> None:
     sys.stdout.flush()
     try:
         with open(path, "rb") as f:
-            while data := f.read(1 << 20):
+            for data in mask.stream(iter(lambda: f.read(1 << 20), b"")):
                 view = memoryview(data)
                 while view:
                     view = view[os.write(1, view) :]

@@ -1,8 +1,9 @@
 """A driver's side of its commands: it makes their place, starts the keeper, asks it to begin and stop, and hears how they end.
 
 A place is a folder of the database's own folder. In it lie the driver's lock, the keeper's journal, the gate, the control file,
-and what the commands print. The driver's lock is held while the driver lives; liveness is asked with a shared lock, let go at
-once, and never unlinks a lock that could be taken. What the keeper says here it has noted before in the same words.
+the driver's own notes of requests, and what the commands print. The driver's lock is held while the driver lives; liveness is
+asked with a shared lock, let go at once, and never unlinks a lock that could be taken. What the keeper says here it has noted
+before in the same words.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
 PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
-FILES = ("control", "gate", "journal", "lock")  # in the order in which they may go: without a journal there is nothing to take over
+# in the order in which they may go: without a journal there is nothing to take over
+FILES = ("control", "gate", "requests", "journal", "lock")
 
 
 class Request(NamedTuple):
@@ -98,7 +100,8 @@ class Commands:
         os.mkdir(self.path, 0o700)
         self._lock = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.close(os.open(os.path.join(self.path, "gate"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        for name in ("gate", "requests"):
+            os.close(os.open(os.path.join(self.path, name), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         self._number = 0
         self._gone = False
         self._incoming = b""

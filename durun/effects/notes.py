@@ -59,19 +59,23 @@ class Stuck(Held):
 
 
 class Notes:
-    """The journal of one place. `gone` says that there is none."""
+    """The journal of one place. `gone` says that there is none.
 
-    def __init__(self, folder: str, place: str) -> None:
-        self.folder, self.place = folder, place
+    `file` is the keeper's, or "requests": what the driver itself noted of what it sent. Of those only the begin is noted, and
+    nothing of one outlives its driver.
+    """
+
+    def __init__(self, folder: str, place: str, file: str = "journal") -> None:
+        self.folder, self.place, self._file = folder, place, file
         self.path = os.path.join(folder, place)
-        self.gone = not os.path.exists(os.path.join(self.path, "journal"))
+        self.gone = not os.path.exists(os.path.join(self.path, file))
         self._text = b""  # whole lines
         self._sure = 0  # bytes of them that need not be read again
 
     @classmethod
-    def take_over(cls, folder: str, place: str) -> Notes:
+    def take_over(cls, folder: str, place: str, file: str = "journal") -> Notes:
         """Closes the gate of a place for ever and reads its journal. Raises Stuck."""
-        notes = cls(folder, place)
+        notes = cls(folder, place, file)
         if not notes.gone:
             notes._close_gate()
             notes.refresh()
@@ -102,7 +106,7 @@ class Notes:
     def refresh(self) -> None:
         """Reads what has been noted since."""
         try:
-            with open(os.path.join(self.path, "journal"), "rb") as f:
+            with open(os.path.join(self.path, self._file), "rb") as f:
                 f.seek(self._sure)
                 fresh = f.read()
         except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 The core owns what happens next and whether something is allowed; the edge owns when, where and with what process.
 
-| phase \\ event | Go | Due | Ended, CouldNotStart | Lost | Moved | Settle | Resolve | TakeUp |
+| phase \\ event | Go | Due | Ended, Answered, CouldNotStart | Lost | Moved | Settle | Resolve | TakeUp |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 | ready | on | | | | | | | where paused |
 | acting | | | outcome | in doubt | issued again | | | where paused |
@@ -26,9 +26,10 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import control, doubt, undo, walk
+from durun.machine import control, doubt, request, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
+    Answered,
     Cancel,
     Compensate,
     CouldNotStart,
@@ -102,6 +103,8 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
             d.go(p.scope, p.target or "")
         case (Phase.ACTING, Ended() | CouldNotStart()) if event.effect == p.effect:
             walk.acted(d, p, event)
+        case (Phase.ACTING, Answered()) if event.effect == p.effect:
+            request.answered(d, p, event)
         case (Phase.ACTING, Lost()) if event.effect == p.effect:
             doubt.lost(d, p, event.why)
         case (Phase.ACTING | Phase.PROBING, Moved()) if event.effect == (p.asking or p.effect):
@@ -114,7 +117,7 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
             doubt.settle(d, p)
         case Phase.HELD, Settle():
             walk.begin_waiting(d, p)
-        case (Phase.PROBING, Ended() | CouldNotStart()) if event.effect == p.asking:
+        case (Phase.PROBING, Ended() | Answered() | CouldNotStart()) if event.effect == p.asking:
             doubt.answered(d, p, event)
         case (Phase.PROBING, Lost()) if event.effect == p.asking:
             doubt.ask_again(d, p)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import fan, poll, retry, undo, walk
+from durun.machine import fan, poll, request, retry, undo, walk
 from durun.machine.draft import Draft
-from durun.machine.events import CouldNotStart, Ended, Resolve
+from durun.machine.events import Answered, CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, OutputError, fitting, of_no_start, output_of
 from durun.plan.canonical import State
@@ -125,11 +125,11 @@ def ask(d: Draft, p: Position) -> None:
     effect, probe = d.effect(p.effect), d.state(p)["probe"]
     names = d.names(p.scope, visit=p.visit, key=effect.key)
     try:
-        request = walk.render(d, probe, names, capture="output" in d.state(p))
+        frozen = walk.render(d, probe, names, capture="output" in d.state(p))
     except ExpressionError as e:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)
-    asking = d.new_effect(p, "probe", effect.key, request)
+    asking = d.new_effect(p, "probe", effect.key, frozen)
     d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=d.moment.now if asking.status == "waiting" else None))
 
 
@@ -149,7 +149,7 @@ def ask_again(d: Draft, p: Position) -> None:
     ask(d, p)
 
 
-def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
+def answered(d: Draft, p: Position, event: Ended | Answered | CouldNotStart) -> None:
     """The probe has ended: it happened, it did not, or it is still not known."""
     state = d.state(p)
     assert p.asking is not None and p.effect is not None
@@ -157,21 +157,24 @@ def answered(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         state = undo.original(d, p)
     probe, asked = state["probe"], d.effect(p.asking)
     exit = event.status if isinstance(event, Ended) and not event.stopped and event.status >= 0 else None
-    said = "yes" if exit in probe["yes"] else "no" if exit in probe["no"] else "unknown"
-    if exit is None:
-        said = "unknown"
+    if isinstance(event, Answered):
+        said = request.said_by(probe, event)
+    else:
+        said = "unknown" if exit is None else "yes" if exit in probe["yes"] else "no" if exit in probe["no"] else "unknown"
     d.put_effect(asked._replace(status=DONE if said != "unknown" else NOT_CERTAIN, exit=exit, ended_at=d.moment.now))
-    d.tell("probed", p, asked.attempt, answer=said, exit=exit)
+    status = event.status if isinstance(event, Answered) else None
+    d.tell("probed", p, asked.attempt, answer=said, exit=exit, status=status)
     if p.settling:
         return undo.answered(d, p, said, event)
-    if isinstance(event, Ended) and event.stopped == "leaving" and d.run.cancel is None:
+    left = not isinstance(event, CouldNotStart) and event.stopped == "leaving" and said == "unknown"
+    if left and d.run.cancel is None:
         d.put(p._replace(phase=Phase.LOST, asking=None))
         return None
     if (d.run.cancel is not None or p.stopping) and said != "yes":
         _answer_while_stopping(d, p, said)
         return None
     if said == "yes":
-        assert isinstance(event, Ended)
+        assert not isinstance(event, CouldNotStart)
         return _it_happened(d, p, event)
     if said == "no":
         return _it_did_not(d, p)
@@ -190,12 +193,12 @@ def _answer_while_stopping(d: Draft, p: Position, said: str) -> None:
     fan.stopped(d, p)
 
 
-def _it_happened(d: Draft, p: Position, event: Ended) -> None:
+def _it_happened(d: Draft, p: Position, event: Ended | Answered) -> None:
     assert p.effect is not None
     effect = d.effect(p.effect)._replace(status=DONE, ended_at=d.moment.now, error=None)
     p = d.put(p._replace(asking=None, cause=None))
     try:
-        output = output_of(d.state(p), event)
+        output = request.output_for(d.state(p), event) if isinstance(event, Answered) else output_of(d.state(p), event)
     except OutputError as e:
         d.put_effect(effect)
         error = _doubt_error(p, effect.attempt, e.name, f"the probe said it happened, but {e.message}")
@@ -215,17 +218,20 @@ def _it_did_not(d: Draft, p: Position) -> None:
     return walk.again(d, p._replace(asking=None, unsure=False))
 
 
-def _probe_again(d: Draft, p: Position, event: Ended | CouldNotStart) -> bool:
+def _probe_again(d: Draft, p: Position, event: Ended | Answered | CouldNotStart) -> bool:
     """Whether the probe's own retry rules ask once more."""
     assert p.asking is not None
     asked, rules = d.effect(p.asking), d.state(p)["probe"].get("retry", [])
-    name = of_no_start(event).name if isinstance(event, CouldNotStart) else f"exit:{event.status}"
-    if isinstance(event, Ended) and event.stopped:
-        name = event.stopped
+    if isinstance(event, Answered):
+        name = request.outcome_of([], event).name
+    else:
+        name = of_no_start(event).name if isinstance(event, CouldNotStart) else event.stopped or f"exit:{event.status}"
     at = retry.find_rule(rules, name, by_name=False)
     if at is None:
         return False
     wait = retry.delay(rules[at], asked.attempt, d.moment.draw)
+    if isinstance(event, Answered):
+        wait = max(wait, request.asked_to_wait(request.what_came(event), d.moment.now))
     if not retry.allowed(rules[at], asked.attempt, d.moment.now - asked.intended_at, wait):
         return False
     d.put_effect(asked._replace(status="waiting", attempt=asked.attempt + 1, boot=None, place=None))

@@ -328,10 +328,15 @@ def status_of(positions: list[Position]) -> tuple[Status, str | None]:
         return Status.RUNNING, None
     for p in positions:
         if p.phase is Phase.HELD:
-            return Status.BLOCKED, str(p.cause)
+            return Status.BLOCKED, reason_of(p.cause)
         if p.phase is Phase.DOUBT:
             return Status.BLOCKED, "keeps_dying" if p.doubts >= 3 else "in_doubt"
     return Status.WAITING, None
+
+
+def reason_of(cause: Json) -> str:
+    """Why something cannot be begun, in one word."""
+    return str(cause["name"] if isinstance(cause, dict) else cause)
 
 
 def moves(p: Position) -> bool:

@@ -43,6 +43,7 @@ class Ended(NamedTuple):
     stderr: str = ""
     files: Json = None  # where its output lies: {out, err}
     left: tuple[int, ...] = ()  # pids it left behind
+    secret: str = ""  # the secret whose value is in its output
 
 
 class CouldNotStart(NamedTuple):
@@ -50,6 +51,24 @@ class CouldNotStart(NamedTuple):
     errno: int
     what: str
     full: bool = False
+    why: str = ""  # where `what` is a secret
+
+
+class Answered(NamedTuple):
+    """A request ended, with an answer or without. `stopped` says who ended it: '', cancel, or leaving."""
+
+    effect: int
+    status: int | None  # None: no status line came
+    headers: Json = None  # name in lower case -> value
+    body: bytes = b""  # as much of it as came
+    cut: str = ""  # why the body is not whole; '' where it is
+    too_large: bool = False
+    sent: bool = True  # whether its begin was noted, so that a byte of it may have gone out
+    fault: str = ""  # network or timeout, where no status line came
+    message: str = ""
+    host: str = ""
+    stopped: str = ""
+    secret: str = ""  # the secret whose value is in its answer
 
 
 class Lost(NamedTuple):
@@ -122,6 +141,7 @@ Happening = (
     Go
     | Due
     | Ended
+    | Answered
     | CouldNotStart
     | Lost
     | Moved

@@ -134,7 +134,7 @@ class Effect(NamedTuple):
     scope: str
     state: str
     visit: int
-    kind: str  # run | probe | undo
+    kind: str  # run | http | probe | undo
     key: str
     request: Json
     status: str

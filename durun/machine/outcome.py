@@ -72,6 +72,8 @@ def of_no_start(event: CouldNotStart) -> Outcome:
 
 def output_of(state: State, event: Ended) -> Json:
     """What the command gave, by its `$DURUN_OUTPUT` or its declared output; null where neither is. Raises OutputError."""
+    if event.secret:
+        raise OutputError("output_invalid", f"its output holds the secret {event.secret}, and data is never changed in silence")
     if event.too_large:
         raise OutputError("output_too_large", "its output is over 16 MiB; give a path to a file instead")
     declared = state.get("output")
@@ -82,6 +84,11 @@ def output_of(state: State, event: Ended) -> Json:
     else:
         value = _by_format(declared["format"], event.stdout or b"")
     return fitting(state, value)
+
+
+def output_of_text(state: State, raw: bytes, where: str) -> Json:
+    """What a text gives that stands for the stdout of a state with a declared output. Raises OutputError."""
+    return fitting(state, _by_format(state["output"]["format"], raw, where))
 
 
 def fitting(state: State, value: Json) -> Json:
@@ -96,9 +103,9 @@ def fitting(state: State, value: Json) -> Json:
     return value
 
 
-def _by_format(format: str, raw: bytes) -> Json:
+def _by_format(format: str, raw: bytes, where: str = "stdout") -> Json:
     if format == "json":
-        return _json(raw, "stdout")
+        return _json(raw, where)
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as e:

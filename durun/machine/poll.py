@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import walk
+from durun.machine import request, walk
 from durun.machine.draft import Draft
 from durun.machine.model import Phase, Position
 from durun.machine.outcome import IN_DOUBT, Outcome
@@ -46,15 +46,15 @@ def _length(d: Draft, p: Position, word: str) -> int:
         raise ExpressionError(f"poll: {e}") from None
 
 
-def not_yet(d: Draft, p: Position, outcome: Outcome | None) -> str | None:
-    """A round that gave no answer. `outcome` is None where nobody knows how it ended."""
+def not_yet(d: Draft, p: Position, outcome: Outcome | None, answer: Json = None) -> str | None:
+    """A round that gave no answer that counts. `outcome` is None where nobody knows how it ended."""
     assert p.effect is not None
     effect = d.effect(p.effect)
     if outcome is not None:
         d.put_effect(effect._replace(status=outcome.how, exit=outcome.exit, ended_at=d.moment.now))
     else:
         d.put_effect(effect._replace(status=IN_DOUBT, ended_at=d.moment.now))
-    return _next_round(d, p._replace(streak=0), None)
+    return _next_round(d, p._replace(streak=0), answer)
 
 
 def answered(d: Draft, p: Position, output: Json) -> str | None:
@@ -82,11 +82,13 @@ def _next_round(d: Draft, p: Position, output: Json) -> str | None:
     effect = d.effect(p.effect)
     try:
         every = _length(d, p, "every")
+        if d.state(p)["kind"] == "http":
+            every = max(every, request.asked_to_wait(output, d.moment.now))
         if p.until is None or d.moment.now + every > p.until:
             return _out_of_time(d, p, output)
         key = key_of(d, p, p.round + 1)
         names = d.names(p.scope, visit=p.visit, key=key)
-        request = walk.render(d, d.state(p)["act"], names, capture="output" in d.state(p))
+        frozen = walk.render(d, d.state(p)["act"], names, capture="output" in d.state(p))
     except ExpressionError as e:
         return walk.done_but(d, p, "expression", str(e))
     stands = p._replace(phase=Phase.DELAYED, round=p.round + 1, doubts=0, asking=None, cause=None)
@@ -95,7 +97,7 @@ def _next_round(d: Draft, p: Position, output: Json) -> str | None:
         effect._replace(
             status="waiting",
             key=key,
-            request=request,
+            request=frozen,
             attempt=p.round + 1,
             first_at=None,
             boot=None,

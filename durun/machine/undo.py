@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible
-from durun.machine import doubt, scope, walk
+from durun.machine import doubt, request, scope, walk
 from durun.machine.draft import Draft
-from durun.machine.events import Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve
+from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve
 from durun.machine.model import Effect, Phase, Position, Status, Undo
 from durun.machine.outcome import DONE, NOT_DONE, OutputError, output_of
 from durun.plan.canonical import State
@@ -197,7 +197,7 @@ def ask_person(d: Draft, p: Position) -> None:
     d.tell("blocked", p, reason="in_doubt")
 
 
-def answered(d: Draft, p: Position, said: str, event: Ended | CouldNotStart) -> None:
+def answered(d: Draft, p: Position, said: str, event: Ended | Answered | CouldNotStart) -> None:
     """The probe of what was in doubt has answered: it happened, it did not, or a person must say."""
     no = p.effect
     assert no is not None
@@ -205,10 +205,11 @@ def answered(d: Draft, p: Position, said: str, event: Ended | CouldNotStart) -> 
     if said == "no":
         d.put_effect(d.effect(no)._replace(status=NOT_DONE))
         return not_needed(d, p)
-    if said != "yes" or not isinstance(event, Ended):
+    if said != "yes" or isinstance(event, CouldNotStart):
         return ask_person(d, p)
     try:
-        output = output_of(original(d, p), event)
+        state = original(d, p)
+        output = request.output_for(state, event) if isinstance(event, Answered) else output_of(state, event)
     except OutputError:
         return ask_person(d, p)
     happened(d, p, output)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, fan, poll, retry, undo
+from durun.machine import doubt, fan, poll, request, retry, secrets, undo
 from durun.machine import scope as scopes
-from durun.machine.draft import LIMIT, Draft
+from durun.machine.draft import LIMIT, Draft, reason_of
 from durun.machine.events import CouldNotStart, Ended
 from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
 from durun.machine.outcome import (
@@ -86,7 +86,7 @@ def begin_state(d: Draft, p: Position) -> str | None:
     state = d.state(p)
     try:
         match state["kind"]:
-            case "run":
+            case "run" | "http":
                 return _intend(d, p, state)
             case "wait":
                 return _wait(d, p, state)
@@ -175,11 +175,11 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
 
 
 def _intend(d: Draft, p: Position, state: State) -> str | None:
-    """The intent of a command: request and key frozen here, once, in the move that leads to it."""
+    """The intent of a command or request: what it is and key frozen here, once, in the move that leads to it."""
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
-    request = render(d, state["act"], names, capture="output" in state)
-    effect = d.new_effect(p, "run", key, request)
+    frozen = render(d, state["act"], names, capture="output" in state)
+    effect = d.new_effect(p, state["kind"], key, frozen)
     undo.register(d, p, effect)
     stands = p._replace(target=None, effect=effect.no, failures=(0,) * len(state.get("retry", [])))
     d.put(issued(d, poll.begin(d, stands) if "poll" in state else stands))
@@ -203,34 +203,50 @@ def issued(d: Draft, p: Position) -> Position:
 
 
 def render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
-    """A frozen request: what the command is, with every expression worked out. Raises ExpressionError."""
+    """What is frozen of an effect: every expression worked out, the places of secrets left open. Raises ExpressionError."""
+    if not d.plan.get("secrets"):
+        return _render(d, act, names, capture=capture)
+    bare, found = secrets.taken_out(act)
+    frozen = _render(d, bare, names, capture=capture)
+    if found:
+        frozen["open"] = secrets.open_places(d.evaluate, found, names)
+    return frozen
+
+
+def _render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
+    if "method" in act:
+        return request.render(d, act, names)
+    return _render_command(d, act, names, capture=capture)
+
+
+def _render_command(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
     from durun.plan.units import duration
 
     e = d.evaluate
-    request: dict[str, Json] = {} if names["run"]["id"] == d.run.id else {"run": names["run"]["id"]}
-    request["env"] = {k: e.text(v, names, limit=LIMIT) for k, v in act["env"].items()}
+    frozen: dict[str, Json] = {} if names["run"]["id"] == d.run.id else {"run": names["run"]["id"]}
+    frozen["env"] = {k: e.text(v, names, limit=LIMIT) for k, v in act["env"].items()}
     if "argv" in act:
-        request["argv"] = e.argv(act["argv"], names)
-        if not request["argv"]:
+        frozen["argv"] = e.argv(act["argv"], names)
+        if not frozen["argv"]:
             raise ExpressionError("the command is empty: its list has no word")
     else:
-        request["script"], request["shell"] = act["script"], act.get("shell", "sh")
+        frozen["script"], frozen["shell"] = act["script"], act.get("shell", "sh")
     if "cwd" in act:
-        request["cwd"] = e.text(act["cwd"], names)
+        frozen["cwd"] = e.text(act["cwd"], names)
     if "stdin" in act:
-        request["stdin"] = e.value(act["stdin"], names)
+        frozen["stdin"] = e.value(act["stdin"], names)
     for word in ("timeout", "heartbeat"):
         given = act.get(word)
         if isinstance(given, int):
-            request[word] = given
+            frozen[word] = given
         elif given is not None:
             try:
-                request[word] = duration(e.text(given, names))
+                frozen[word] = duration(e.text(given, names))
             except ValueError as problem:
                 raise ExpressionError(f"{word}: {problem}") from None
     if capture:
-        request["capture"] = True
-    return request
+        frozen["capture"] = True
+    return frozen
 
 
 def begin_waiting(d: Draft, p: Position) -> None:
@@ -261,6 +277,8 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     effect = d.effect(p.effect)
     if isinstance(event, CouldNotStart) and event.what == "directory":
         return _hold(d, p, "cwd_gone")
+    if isinstance(event, CouldNotStart) and event.what == "secret":
+        return _hold(d, p, {"name": "secret_missing", "message": event.why})
     outcome = of_no_start(event) if isinstance(event, CouldNotStart) else of_command(state, event)
     _tell_end(d, p, effect.attempt, event, outcome)
     if isinstance(event, Ended) and event.stopped == "leaving" and outcome.how != DONE:
@@ -275,7 +293,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     unsuccessful(d, p, error, outcome.how)
 
 
-def _hold(d: Draft, p: Position, reason: str) -> None:
+def _hold(d: Draft, p: Position, cause: Json) -> None:
     """Something must be mended before it can be begun: nothing has happened, and nothing is used up."""
     assert p.effect is not None
     d.put_effect(d.effect(p.effect)._replace(status="waiting", boot=None, place=None))
@@ -283,8 +301,9 @@ def _hold(d: Draft, p: Position, reason: str) -> None:
         return doubt.cancelled(d)
     if p.stopping:
         return fan.stopped(d, p)
-    d.put(p._replace(phase=Phase.HELD, cause=reason))
-    d.tell("blocked", p, None, reason=reason)
+    d.put(p._replace(phase=Phase.HELD, cause=cause))
+    why = cause["message"] if isinstance(cause, dict) else None
+    d.tell("blocked", p, None, reason=reason_of(cause), why=why)
 
 
 def moved(d: Draft, p: Position, no: int) -> None:
@@ -402,8 +421,6 @@ def done_but(d: Draft, p: Position, name: str, message: str) -> str | None:
     assert p.effect is not None
     effect = d.effect(p.effect)
     error = error_of(p, name, message, attempt=effect.attempt, exit=effect.exit)
-    undo.learnt(d, p, DONE, error=error)
-    undo.passed(d, p)
     return after_error(d, p, error, DONE)
 
 
@@ -435,6 +452,9 @@ def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> Non
 
 def after_error(d: Draft, p: Position, error: dict[str, Json], how: str | None) -> str | None:
     """Again, if a rule allows it; else where a catch leads; else the run has failed. `how`: None where nothing was begun."""
+    if how == DONE:
+        undo.learnt(d, p, DONE, error=error)
+        undo.passed(d, p)
     if how is not None and d.run.cancel is None and not p.stopping and _try_again(d, p, error, how):
         return None
     d.put_row(ended(d.row(p.scope, p.state), p, effect=p.effect, error=error, exit=error.get("exit")))
@@ -455,6 +475,8 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
         return False
     failures = p.failures[at] + 1
     wait = retry.delay(rules[at], failures, d.moment.draw)
+    if error["name"].startswith("http:"):
+        wait = max(wait, request.asked_to_wait(error.get("output"), d.moment.now))
     if not retry.allowed(rules[at], failures, d.moment.now - p.entered_at, wait):
         return False
     counts = (*p.failures[:at], failures, *p.failures[at + 1 :])

@@ -57,9 +57,27 @@ class Act(TypedDict):
     heartbeat: NotRequired[int | str]
 
 
+class Request(TypedDict):
+    """A request. At most one of `json`, `form` and `body` is there."""
+
+    method: str
+    url: Template
+    headers: dict[str, Template]
+    json: NotRequired[Template]
+    form: NotRequired[dict[str, Template]]
+    body: NotRequired[Template]
+    auth: NotRequired[dict[str, Template]]  # bearer, or user and password
+    expect: list[list[int]]  # ranges of statuses, both ends counted
+    max_body: int  # bytes
+    timeout: int | str
+    key_header: NotRequired[str]  # where its key goes; a probe sends none
+
+
 class Probe(Act):
-    yes: list[int]
-    no: list[int]
+    """A command that finds out, or a request (then it has the keys of one). Of a request `yes` and `no` are ranges."""
+
+    yes: list[Json]
+    no: list[Json]
     retry: list[Rule]
     idempotent: bool | int
 
@@ -132,31 +150,28 @@ class Child(TypedDict):
 
 
 class State(TypedDict):
-    kind: Literal["run", "wait", "choice", "pass", "fail", "parallel", "map", "plan"]
+    kind: Literal["run", "http", "wait", "choice", "pass", "fail", "parallel", "map", "plan"]
     description: NotRequired[str]
     next: NotRequired[str]  # not on choice and fail
     catch: list[Catch]
     assign: dict[str, Template]
     max_visits: int
-    act: NotRequired[Act]  # run
+    act: NotRequired[Any]  # Act of a run, Request of a http
     expect: NotRequired[list[int]]  # run
-    retry: NotRequired[list[Rule]]  # run
-    idempotent: NotRequired[bool | int]  # run; an integer is a duration in ms
-    key: NotRequired[Template]  # run
-    probe: NotRequired[Probe]  # run
+    retry: NotRequired[list[Rule]]  # run, http
+    idempotent: NotRequired[bool | int]  # run, http; an integer is a duration in ms
+    key: NotRequired[Template]  # run, http
+    probe: NotRequired[Probe]  # run, http
     output: NotRequired[Output]  # run
-    poll: NotRequired[Poll]  # run
+    poll: NotRequired[Poll]  # run, http
     wait: NotRequired[Wait]  # wait
     choice: NotRequired[list[Branch]]  # choice
     fail: NotRequired[Fail]  # fail
     parallel: NotRequired[Parallel]  # parallel
     map: NotRequired[Map]  # map
     plan: NotRequired[Child]  # plan
-    compensate: NotRequired[Compensation]  # run
-    pivot: NotRequired[bool]  # run
-
-
-Compensation = TypedDict("Compensation", {"after": list[str], "if": NotRequired[str], "act": Act, "output": NotRequired[Output]})
+    compensate: NotRequired[Json]  # run, http: a state of its own, with `after` and perhaps `if`
+    pivot: NotRequired[bool]  # run, http
 
 
 class Input(TypedDict):
@@ -169,6 +184,14 @@ class Pins(TypedDict):
     env: list[str]
 
 
+class Secret(TypedDict):
+    """Where a secret is read when it is used: the variable of its name, a file, or what a command prints."""
+
+    name: str
+    file: NotRequired[str]
+    run: NotRequired[Json]
+
+
 class Plan(TypedDict):
     durun: int
     name: str
@@ -177,7 +200,10 @@ class Plan(TypedDict):
     input: dict[str, Input]
     vars: dict[str, Template]
     pins: Pins
+    secrets: NotRequired[list[Secret]]
     output: NotRequired[Template]
+    on_error: NotRequired[Literal["compensate"]]
+    on_cancel: NotRequired[Literal["compensate"]]
     start: str
     states: dict[str, State]
 
@@ -191,6 +217,12 @@ def states_of(plan: Plan) -> Iterator[State]:
             todo += state["parallel"]["branches"] if "parallel" in state else []
             todo += [state["map"]] if "map" in state else []
             todo += [state["plan"]["pinned"]] if "plan" in state else []
+
+
+def has_requests(plan: Plan) -> bool:
+    """Whether anything that a plan may do is a request."""
+    acting: list[Json] = [act for state in states_of(plan) for act in (state, state.get("compensate", {}))]
+    return any("method" in act.get(word, {}) for act in acting for word in ("act", "probe"))
 
 
 def pinned_names(plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-NAMES = ("input", "vars", "output", "error", "states", "item", "index", "visit", "run", "pins", "key", "secrets")
+NAMES = ("input", "vars", "output", "error", "states", "item", "index", "visit", "run", "pins", "key", "undo_key", "secrets")
 LONGEST = 16 * 1024  # characters of one expression
 DEEPEST = 40  # brackets within brackets; the library ends at 32
 

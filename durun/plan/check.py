@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from durun.plan import model
+from durun.plan import http, model
 from durun.plan.canonical import Plan
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
@@ -235,7 +235,8 @@ def _real_path(data: Json, loc: Where) -> tuple[Where, Json]:
 SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
-    "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
+    "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
+    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf,
 }  # fmt: skip
 
 
@@ -295,8 +296,9 @@ def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: d
     if "next" not in state and "next" in model.FITS[kind]:
         said = "a transition is never implied by the order of lines"
         yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
-    if kind == "run":
-        yield from _of_run(where, state, data)
+    if kind in ("run", "http"):
+        yield from _of_effect(where, state, data)
+        yield from _of_compensation((*where, "compensate"), state.get("compensate"))
     if kind == "choice":
         yield from _of_choice(where, state)
     if kind in ("parallel", "map"):
@@ -319,21 +321,49 @@ def _no_one_kind(state: dict[str, Json], kinds: list[str]) -> str:
     return f"has no kind: it is one of {', '.join(model.KINDS)}{near}"
 
 
-def _of_run(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
+def _of_effect(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
     probe = mapping(state.get("probe"))
     for at, act in ((where, state), ((*where, "probe"), probe)):
+        yield from (Found(*fault) for fault in http.faults((*at, "http"), act.get("http")))
         if isinstance(act.get("run"), list) and "shell" in act:
             yield Found((*at, "shell"), "`shell` says nothing to a list: it is begun without a shell", key=True)
-    yes, no = ([given] if isinstance(given, int) else items(given) for given in (probe.get("yes", 0), probe.get("no", 1)))
-    for code in yes:
-        if probe and code in no:
-            yield Found((*where, "probe"), f"the exit code {shown(code)} means both yes and no", key=True)
+    yield from _of_answers((*where, "probe"), probe)
     if "poll" not in state:
         return
-    if not state.get("idempotent", mapping(data.get("defaults")).get("idempotent", False)) and not probe:
+    asked = http.may_be_repeated(state.get("http"))
+    if not state.get("idempotent", mapping(data.get("defaults")).get("idempotent", asked)) and not probe:
         yield Found((*where, "poll"), "a poll repeats its effect: it must be `idempotent`, or have a `probe`", key=True)
     if "retry" in state:
         yield Found((*where, "retry"), "a poll has no `retry` of its own: a round that fails counts as not yet", key=True)
+
+
+def _of_compensation(at: Where, given: Json) -> Iterator[Found]:
+    if not isinstance(given, dict):
+        return
+    kinds = [kind for kind in ("run", "http") if kind in given]
+    if len(kinds) != 1:
+        yield Found(at, "an undo is one command or one request: `run` or `http`" + (", not both" if kinds else ""), key=True)
+    yield from (Found(*fault) for fault in http.faults((*at, "http"), given.get("http")))
+    yield from _of_answers((*at, "probe"), mapping(given.get("probe")))
+    if isinstance(given.get("run"), list) and "shell" in given:
+        yield Found((*at, "shell"), "`shell` says nothing to a list: it is begun without a shell", key=True)
+
+
+def _of_answers(at: Where, probe: dict[str, Json]) -> Iterator[Found]:
+    """What means both yes and no."""
+    if "http" in probe and "run" not in probe:
+        try:
+            ranges = [model._statuses(probe.get(word, default)) for word, default in (("yes", ["200-299"]), ("no", [404]))]
+        except ValueError:
+            return  # that fault is told of already
+        both = [max(a[0], b[0]) for a in ranges[0] for b in ranges[1] if max(a[0], b[0]) <= min(a[1], b[1])]
+        if both:
+            yield Found(at, f"the status {both[0]} means both yes and no", key=True)
+        return
+    yes, no = ([given] if isinstance(given, int) else items(given) for given in (probe.get("yes", 0), probe.get("no", 1)))
+    for code in yes:
+        if probe and code in no:
+            yield Found(at, f"the exit code {shown(code)} means both yes and no", key=True)
 
 
 def _of_choice(where: Where, state: dict[str, Json]) -> Iterator[Found]:
@@ -365,11 +395,13 @@ def _names(data: dict[str, Json]) -> Iterator[Found]:
     yield from _variables(("defaults", "env"), mapping(data.get("defaults")).get("env"))
     for level in levels(data):
         yield from _named((*level.where, "states"), level.states)
+    yield from _of_secrets(data)
     declared = mapping(data.get("vars"))
     for at, _, state in all_states(data):
         yield from _named((*at, "parallel", "branches"), mapping(mapping(state.get("parallel")).get("branches")))
         yield from _variables((*at, "env"), state.get("env"))
         yield from _variables((*at, "probe", "env"), mapping(state.get("probe")).get("env"))
+        yield from _variables((*at, "compensate", "env"), mapping(state.get("compensate")).get("env"))
         assigned: list[tuple[Where, Json]] = [((*at, "assign"), state.get("assign"))]
         for n, catch in enumerate(items(state.get("catch"))):
             assigned.append(((*at, "catch", n, "assign"), mapping(catch).get("assign")))
@@ -388,6 +420,19 @@ def _named(path: Where, names: Iterable[str]) -> Iterator[Found]:
             yield Found((*path, name), said, key=True)
 
 
+def _of_secrets(data: dict[str, Json]) -> Iterator[Found]:
+    pinned = items(mapping(data.get("pins")).get("env"))
+    names: list[Json] = []
+    for n, given in enumerate(items(data.get("secrets"))):
+        name = given.get("name") if isinstance(given, dict) else given
+        at = ("secrets", n)
+        if name in names:
+            yield Found(at, f"the secret {shown(name)} is named twice")
+        if name in pinned:
+            yield Found(at, f"{shown(name)} is pinned too, and what is pinned is stored: take it out of pins.env")
+        names.append(name)
+
+
 def _variables(path: Where, env: Json) -> Iterator[Found]:
     for name, value in mapping(env).items():
         at = (*path, name)
@@ -399,13 +444,17 @@ def _variables(path: Where, env: Json) -> Iterator[Found]:
             yield Found(at, f"a text, a number or a boolean is wanted here, not {shown(value)}")
 
 
+# how many names of a path lead into a state, a level or what a state does
+STEPS = {"states": 2, "defaults": 1, "probe": 1, "compensate": 1, "map": 1, "parallel": 3}
+
+
 def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Found]:
     """Numbers in argv, env and stdin that a command would not see as they are written."""
     for path, text in spelt.items():
         place = path
-        while steps := {"states": 2, "defaults": 1, "probe": 1, "map": 1, "parallel": 3}.get(str(place[0]) if place else ""):
+        while steps := STEPS.get(str(place[0]) if place else ""):
             place = place[steps:]
-        if place[:1] in (("run",), ("env",)) or place == ("stdin",):
+        if place[:1] in (("run",), ("env",)) or place == ("stdin",) or place[:2] in (("http", "headers"), ("http", "form")):
             at: Any = data
             for part in path:
                 at = at[part]
@@ -424,7 +473,8 @@ def _warnings(data: dict[str, Json]) -> Iterator[Found]:
                 for matcher in map(str, _as_list(mapping(line).get("on"))):
                     if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
                         yield Found((*at, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
-        if "run" in state and not state.get("idempotent", default) and "probe" not in state:
+        repeatable = state.get("idempotent", http.may_be_repeated(state.get("http")) or default)
+        if ("run" in state or "http" in state) and not repeatable and "probe" not in state:
             if any("in_doubt" in _as_list(mapping(catch).get("on")) for catch in catches):
                 continue
             message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"

@@ -25,8 +25,10 @@ Names = Mapping[str, Json]
 
 LARGEST_WORD = 100 * 1024  # bytes of one value in argv
 # what most expressions are: read without the grammar
-PLAIN = re.compile(r"\s*([a-z_]+(?:\.[a-z_][a-z0-9_]*)*)\s*")
+PLAIN = re.compile(r"\s*([a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*")
 NO_NAMES = {"true", "false", "null", "in"}
+# a secret alone in its braces: never worked out, its place is left open
+SECRET = re.compile(r"\s*secrets\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 # what would answer for a stand-in of a large integer instead of failing
 BLIND = re.compile(r"\b(?:size|format)\b")
 

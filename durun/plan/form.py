@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from durun.plan import model, schema
+from durun.plan import http, model, schema
 from durun.plan.canonical import Plan
 from durun.plan.digest import digest
 
@@ -26,6 +26,14 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
         "start": shaped.start,
         "states": _states(shaped.states, shaped.defaults, children),
     }
+    secrets: list[Json] = [_secret(s) for s in shaped.secrets]
+    for child in children.values():
+        secrets += [spec for spec in child.get("secrets", []) if spec["name"] not in [s["name"] for s in secrets]]
+    if secrets:
+        plan["secrets"] = secrets
+    for word in ("on_error", "on_cancel"):
+        if getattr(shaped, word) != "stop":
+            plan[word] = getattr(shaped, word)
     if shaped.description is not None:
         plan["description"] = shaped.description
     if "output" in shaped.model_fields_set:
@@ -71,6 +79,8 @@ def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, 
     match kind:
         case "run":
             out |= _run(state, defaults)
+        case "http":
+            out |= _http(state, defaults)
         case "wait":
             out["wait"] = {"at": state.wait.at} if isinstance(state.wait, model.At) else {"lasts": state.wait}
         case "choice":
@@ -108,30 +118,73 @@ def _given(shape: model.Shape) -> dict[str, Json]:
     return {name: getattr(shape, name) for name in sorted(shape.model_fields_set)}
 
 
-def _run(state: model.State, defaults: model.Defaults) -> dict[str, Json]:
-    retry = state.retry if state.retry is not None else ([] if state.poll else defaults.retry or [])
-    idempotent = state.idempotent if state.idempotent is not None else defaults.idempotent
-    out: dict[str, Json] = {
-        "act": _act(state, defaults),
-        "expect": list(state.expect or [0]),
-        "retry": [_rule(r) for r in retry],
-        "idempotent": idempotent if idempotent is not None else False,
-    }
-    if state.key is not None:
-        out["key"] = state.key
+Acting = model.State | model.Compensation
+
+
+def _run(state: Acting, defaults: model.Defaults) -> dict[str, Json]:
+    out = {"act": _act(state, defaults), "expect": list(state.expect or [0]), **_effect(state, defaults, False)}
     if state.output is not None:
         out["output"] = {"format": state.output.format}
         if "schema_" in state.output.model_fields_set:
             out["output"]["schema"] = state.output.schema_
+    return out
+
+
+def _http(state: Acting, defaults: model.Defaults) -> dict[str, Json]:
+    assert state.http is not None
+    act = _request(state.http, state.timeout, defaults)
+    act["key_header"] = state.idempotency_header or http.KEY_HEADER
+    return {"act": act, **_effect(state, defaults, state.http.method in http.REPEATABLE)}
+
+
+def _request(given: model.Http, timeout: int | str | None, defaults: model.Defaults) -> dict[str, Json]:
+    limit = timeout if timeout is not None else defaults.timeout
+    return {**http.canonical(given), "timeout": limit if limit is not None else http.TIMEOUT}
+
+
+def _effect(state: Acting, defaults: model.Defaults, repeatable: bool) -> dict[str, Json]:
+    """What commands and requests have alike."""
+    retry = state.retry if state.retry is not None else ([] if state.poll else defaults.retry or [])
+    idempotent = state.idempotent if state.idempotent is not None else defaults.idempotent
+    out: dict[str, Json] = {
+        "retry": [_rule(r) for r in retry],
+        "idempotent": idempotent if idempotent is not None else repeatable,
+    }
+    if state.key is not None:
+        out["key"] = state.key
     if state.poll is not None:
         p = state.poll
         out["poll"] = {"until": p.until, "every": p.every, "times": p.times, "lasts": p.lasts}
     if state.probe is not None:
         out["probe"] = _probe(state.probe, defaults)
+    if isinstance(state, model.State) and state.compensate is not None:
+        out["compensate"] = _compensation(state.compensate, defaults)
+    if isinstance(state, model.State) and state.pivot:
+        out["pivot"] = True
     return out
 
 
-def _act(given: model.State | model.Probe, defaults: model.Defaults) -> dict[str, Json]:
+def _compensation(given: model.Compensation, defaults: model.Defaults) -> dict[str, Json]:
+    """An undo as a state of its own, which leads to its end."""
+    kind = "http" if given.http is not None else "run"
+    out: dict[str, Json] = {
+        "kind": kind,
+        "catch": [],
+        "assign": {},
+        "max_visits": 1,
+        "next": "succeeded",
+        "after": list(given.after),
+    }
+    if given.if_ is not None:
+        out["if"] = given.if_
+    return out | (_http(given, defaults) if kind == "http" else _run(given, defaults))
+
+
+def _secret(given: model.SecretOf) -> dict[str, Json]:
+    return {word: value for word in ("name", "file", "run") if (value := getattr(given, word)) is not None}
+
+
+def _act(given: Acting | model.Probe, defaults: model.Defaults) -> dict[str, Json]:
     act: dict[str, Json] = {"env": {**defaults.env, **given.env}}
     if isinstance(given.run, str):
         act["script"] = given.run
@@ -163,9 +216,9 @@ def _rule(rule: model.Rule) -> dict[str, Json]:
     }
 
 
-def _probe(probe: model.Probe, defaults: model.Defaults) -> dict[str, Json]:
+def _probe(probe: model.Probe | model.HttpProbe, defaults: model.Defaults) -> dict[str, Json]:
     return {
-        **_act(probe, defaults),
+        **(_request(probe.http, probe.timeout, defaults) if isinstance(probe, model.HttpProbe) else _act(probe, defaults)),
         "yes": list(probe.yes),
         "no": list(probe.no),
         "retry": [_rule(r) for r in (probe.retry if probe.retry is not None else defaults.retry or [])],
@@ -177,6 +230,8 @@ def schema_of(state: Json) -> Json:
     """What is declared of the output of a state as it was written; {} where nothing is."""
     output = state.get("output")
     declared = output.get("schema", {}) if isinstance(output, dict) else {}
+    if "http" in state and "run" not in state:
+        return http.ANSWER
     if isinstance(state.get("parallel"), dict):
         branches = state["parallel"].get("branches")
         names = branches if isinstance(branches, dict) else {}

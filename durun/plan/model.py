@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictInt, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag
 
-from durun.plan.units import SPELLING, duration, moment
+from durun.plan.units import SPELLING, duration, moment, size
 
 Json = Any
 
@@ -22,23 +22,27 @@ T = TypeVar("T")
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+METHOD = re.compile(r"[A-Z]{1,20}")
+HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 PLAN_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 NO_NAMES = ("in", "true", "false", "null")
+METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
+LARGEST_BODY = 16 * 1024**2
 
-KINDS = ("run", "wait", "choice", "pass", "fail", "parallel", "map", "plan")
-LATER_KINDS = ("http", "approval")
-EFFECTS = ("run", "plan")  # what a map may hold directly
+KINDS = ("run", "http", "wait", "choice", "pass", "fail", "parallel", "map", "plan")
+LATER_KINDS = ("approval",)
+EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
-        "secrets", "vars_schema", "timeout", "limits", "group", "notify", "migrations", "on_drift", "affinity",
+        "vars_schema", "timeout", "limits", "group", "notify", "migrations", "on_drift", "affinity",
     ),
     "state": (
-        *LATER_KINDS, "compensate", "pivot", "background", "limit", "idempotency_header",
+        *LATER_KINDS, "background", "limit",
     ),
     "pins": ("files", "tools"),
     "wait": ("signal", "schema", "heartbeat"),
-    "probe": ("http",),
+    "probe": (),
 }  # fmt: skip
 BUILT_IN = (
     "timeout", "heartbeat", "not_found", "network", "output_invalid", "output_too_large", "vars_invalid", "expression",
@@ -193,6 +197,45 @@ def _argv_or_script(value: Json) -> Json:
     return value
 
 
+def _method(value: str) -> str:
+    if not METHOD.fullmatch(value) or value in ("CONNECT", "TRACE"):
+        near = nearest(value.upper(), METHODS)
+        raise ValueError(f"{shown(value)} is no method: such as {', '.join(METHODS)}, in capital letters{near}")
+    return value
+
+
+def _header(value: str) -> str:
+    if not HEADER.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no name of a header")
+    return value
+
+
+def _size(value: Json) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no size; write 64KiB or 1MiB")
+    if not 0 < size(value) <= LARGEST_BODY:
+        raise ValueError(f"{shown(value)}: a body becomes data, so it has at most 16MiB")
+    return size(value)
+
+
+def _statuses(value: Json) -> list[list[int]]:
+    """`[200-299, 404]` as [[200, 299], [404, 404]]."""
+    given = value if isinstance(value, list) else [value]
+    if not given:
+        raise ValueError("there is nothing in it")
+    return [_range(one) for one in given]
+
+
+def _range(value: Json) -> list[int]:
+    found = re.fullmatch(r"([2-9][0-9]{2})(?:-([2-9][0-9]{2}))?", str(value)) if not isinstance(value, bool | float) else None
+    if found is None:
+        raise ValueError(f"{shown(value)} is no status: 200 to 999, or a range such as 200-299")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if low > high:
+        raise ValueError(f"{shown(value)}: a range begins with the smaller status")
+    return [low, high]
+
+
 def _schema(value: Json) -> Json:
     """The short form of a type as a schema."""
     if value == "any":
@@ -218,6 +261,9 @@ Codes = Annotated[list[Code], BeforeValidator(_a_list), Field(min_length=1)]
 Command = Annotated[Json, BeforeValidator(_argv_or_script)]
 Leave = Annotated[bool | int, BeforeValidator(_leave)]
 Shell = Literal["sh", "bash"]
+Statuses = Annotated[list[list[int]], BeforeValidator(_statuses)]
+Size = Annotated[int, BeforeValidator(_size)]
+Header = Annotated[Text, AfterValidator(_header)]
 Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
@@ -272,6 +318,41 @@ class Probe(Shape):
     stdin: Json = None
 
 
+class Auth(Shape):
+    """Who asks: `bearer`, or `user` and `password`."""
+
+    bearer: Maybe[Filled] = None
+    user: Maybe[Text] = None
+    password: Maybe[Text] = None
+
+
+class Http(Shape):
+    method: Annotated[Text, AfterValidator(_method)] = "GET"
+    url: Filled
+    headers: Values = {}
+    json_: Json = Field(default=None, alias="json")
+    form: Maybe[Values] = None
+    body: Json = None
+    expect: Statuses = [[200, 299]]
+    max_body: Size = 1024**2
+    auth: Maybe[Auth] = None
+
+
+class HttpProbe(Shape):
+    http: Http
+    yes: Statuses = [[200, 299]]
+    no: Statuses = [[404, 404]]
+    timeout: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
+    idempotent: Maybe[Leave] = None
+
+
+AnyProbe = Annotated[
+    Annotated[Probe, Tag("(run)")] | Annotated[HttpProbe, Tag("(http)")],
+    Discriminator(lambda value: "(http)" if isinstance(value, dict) and "http" in value and "run" not in value else "(run)"),
+]
+
+
 class Poll(Shape):
     until: Filled
     every: Limit = 5000
@@ -309,6 +390,31 @@ Wait = Annotated[
 
 class Nothing(Shape):
     pass
+
+
+ENDINGS = Literal["done", "failed", "in_doubt"]
+
+
+class Compensation(Shape):
+    """How what a state did is undone: one command or request."""
+
+    run: Command = None
+    http: Maybe[Http] = None
+    shell: Maybe[Shell] = None
+    timeout: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
+    idempotent: Maybe[Leave] = None
+    idempotency_header: Maybe[Header] = None
+    probe: Maybe[AnyProbe] = None
+    env: Env = {}
+    cwd: Maybe[Filled] = None
+    stdin: Json = None
+    expect: Maybe[Codes] = None
+    after: Annotated[list[ENDINGS], BeforeValidator(_a_list), Field(min_length=1)] = ["done"]
+    if_: Maybe[Filled] = Field(default=None, alias="if")
+    key: ClassVar[None] = None
+    poll: ClassVar[None] = None
+    output: ClassVar[None] = None
 
 
 def _failures(value: Json) -> Json:
@@ -362,7 +468,7 @@ class State(Shape):
     retry: Maybe[Rules] = None
     idempotent: Maybe[Leave] = None
     key: Maybe[Filled] = None
-    probe: Maybe[Probe] = None
+    probe: Maybe[AnyProbe] = None
     assign: Values = {}
     output: Annotated[Output | None, BeforeValidator(_output)] = None
     env: Env = {}
@@ -372,7 +478,9 @@ class State(Shape):
     shell: Maybe[Shell] = None
     poll: Maybe[Poll] = None
     max_visits: Count = 10_000
+    idempotency_header: Maybe[Header] = None
     run: Command = None
+    http: Maybe[Http] = None
     wait: Maybe[Wait] = None
     choice: Maybe[Annotated[list[Line], Field(min_length=1)]] = None
     pass_: Nothing | None = Field(default=None, alias="pass")
@@ -380,6 +488,8 @@ class State(Shape):
     parallel: Maybe[Parallel] = None
     map: Maybe[Map] = None
     plan: Maybe[Child] = None
+    compensate: Maybe[Compensation] = None
+    pivot: StrictBool = False
 
 
 class Defaults(Shape):
@@ -396,6 +506,22 @@ def _variable(value: str) -> str:
     if not VARIABLE.fullmatch(value):
         raise ValueError(f"{shown(value)} is no name of an environment variable")
     return value
+
+
+class SecretOf(Shape):
+    """A secret that is not a variable of the environment: the text of a file, or what a command prints."""
+
+    name: Annotated[Text, AfterValidator(_variable)]
+    file: Maybe[Filled] = None
+    run: Maybe[Command] = None
+
+
+def _secret(value: Json) -> Json:
+    if isinstance(value, dict):
+        if sum(word in value for word in ("file", "run")) > 1:
+            raise ValueError("a secret comes from a `file` or from what `run` prints, not from both")
+        return value
+    return {"name": value}
 
 
 class Pins(Shape):
@@ -415,9 +541,7 @@ def _language(value: Json) -> Json:
 
 
 def _stop(value: Json) -> Json:
-    if value == "compensate":
-        raise ValueError(not_yet("compensate"))
-    if value != "stop":
+    if value not in ("stop", "compensate"):
         raise ValueError(f"`stop` or `compensate` is wanted here, not {shown(value)}")
     return value
 
@@ -430,6 +554,7 @@ class Plan(Shape):
     input: Values = {}
     vars: Values = {}
     pins: Pins = Pins()
+    secrets: list[Annotated[SecretOf, BeforeValidator(_secret)]] = []
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
     defaults: Defaults = Defaults()
@@ -442,7 +567,11 @@ class Plan(Shape):
 FITS = {
     "run": {
         "run", "timeout", "heartbeat", "retry", "idempotent", "key", "probe", "output", "env", "cwd", "stdin", "expect",
-        "shell", "poll", "next", "catch", "assign",
+        "shell", "poll", "next", "catch", "assign", "compensate", "pivot",
+    },
+    "http": {
+        "http", "timeout", "retry", "idempotent", "key", "probe", "poll", "idempotency_header", "next", "catch", "assign",
+        "compensate", "pivot",
     },
     "wait": {"wait", "next", "catch", "assign"},
     "pass": {"pass", "next", "catch", "assign"},
@@ -457,6 +586,12 @@ ALWAYS = {"description", "max_visits"}
 WHY = {
     **{(kind, key): "what is inside has one" for kind in ("parallel", "map", "plan") for key in ("timeout", "retry")},
     **{(kind, "output"): f"it stands under `{kind}`" for kind in ("parallel", "map")},
+    ("http", "output"): "its output is {status, headers, json, body}",
+    ("http", "expect"): "the statuses expected stand inside `http`",
+    ("http", "heartbeat"): "`timeout` is the limit on the whole request",
+    ("http", "env"): "values go into its url, headers and body",
+    ("http", "stdin"): "its `json`, `form` or `body` is what it sends",
+    ("run", "idempotency_header"): "a command is given the key as $DURUN_IDEMPOTENCY_KEY",
     ("wait", "retry"): "a timer does not fail",
     ("wait", "timeout"): "a wait for a time is over when that time has come",
     ("wait", "heartbeat"): "a timer gives no sign of life",

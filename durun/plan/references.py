@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from durun.plan import model, schema
+from durun.plan import http, model, schema
 from durun.plan.canonical import ENDS
-from durun.plan.expressions import Hole, Path, Reading, SyntaxFault, inspect, split
+from durun.plan.expressions import SECRET, Hole, Path, Reading, SyntaxFault, inspect, split
 from durun.plan.form import input_of, schema_of, type_of
 from durun.plan.model import nearest
 
@@ -32,8 +32,10 @@ class Found(NamedTuple):
 ROOTS = frozenset({"input", "vars", "error", "states", "run", "pins"})
 ENTERED = ROOTS | {"visit"}
 ACTING = ENTERED | {"key"}
+UNDOING = ACTING | {"output", "undo_key"}
 INSIDE = frozenset({"item", "index"})  # in what a map does for each of its items
-LATER_NAMES = {"secrets"}
+LATER_NAMES: frozenset[str] = frozenset()
+SECRET_WORDS = ("env", "stdin")  # of a command; of a request, `http.WORDS`
 RUN_FIELDS = ("id", "name", "version", "started_at")
 ERROR_FIELDS = ("name", "message", "state", "visit", "attempt", "exit", "status", "output", "stderr")
 SEEN = ("output", "error", "visits", "exit", "items", "run")
@@ -129,11 +131,10 @@ def _targets(level: Level) -> Iterator[Found]:
         if name in outer:
             yield Found(level.at(name), f"a state around this one has the name `{name}` already: take another", key=True)
         for way in ways(state, level.at(name)):
-            if way.target == "compensated":
-                said = "inside a branch or item there is no `compensated`" if level.outer else model.not_yet("compensated")
-                yield Found(way.path, said)
+            if way.target == "compensated" and level.outer is not None:
+                yield Found(way.path, "inside a branch or item there is no `compensated`: it is the run that compensates")
             elif way.target not in states and way.target not in ENDS:
-                yield Found(way.path, f"`{way.target}` is no state of {here}{nearest(way.target, [*states, *ENDS[:2]])}")
+                yield Found(way.path, f"`{way.target}` is no state of {here}{nearest(way.target, [*states, *ENDS])}")
 
 
 def reach(data: dict[str, Json]) -> Iterator[Found]:
@@ -205,7 +206,7 @@ def ended_before(level: Level, *, caught: bool) -> Ended:
     states, start = level.states, level.start
     bits = {name: 1 << n for n, name in enumerate(states)}
     everything = (1 << len(states)) - 1
-    always = {name: 0 if name == start else everything for name in (*states, "succeeded")}
+    always = {name: 0 if name == start else everything for name in (*states, *ENDS)}
     sometimes = dict.fromkeys(always, 0)
     todo = [start] if isinstance(start, str) and start in states else []
     met: set[str] = set()
@@ -239,6 +240,7 @@ class Place(NamedTuple):
     state: str | None
     level: Level
     bare: bool = False
+    secrets: bool = False  # `${{ secrets.NAME }}` may stand here
 
 
 def places(data: dict[str, Json]) -> Iterator[Place]:
@@ -246,24 +248,45 @@ def places(data: dict[str, Json]) -> Iterator[Place]:
         if level.outer is None:
             yield Place(("vars",), data.get("vars"), frozenset({"input"}), None, level)
             for word in ("env", "cwd", "timeout", "heartbeat"):
-                yield Place(("defaults", word), mapping(data.get("defaults")).get(word), ACTING, None, level)
+                given = mapping(data.get("defaults")).get(word)
+                yield Place(("defaults", word), given, ACTING, None, level, secrets=word == "env")
         more = INSIDE if any(around.kind == "item" for around in level.around()) else frozenset()
         yield Place((*level.where, "output"), level.data.get("output"), ROOTS | more, "succeeded", level)
         for name, state in level.states.items():
+            for path, value, names in _acts_of(level.at(name), state):
+                secrets = path[-1] in SECRET_WORDS or path[-2] == "http"
+                yield Place(path, value, names | more, name, level, secrets=secrets)
             for path, value, names, bare in _places_of(level.at(name), state):
                 yield Place(path, value, names | more, name, level, bare)
 
 
-def _places_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json, frozenset[str], bool]]:
-    """(path, value, names, whether it is bare) of each value of a state that may hold an expression."""
-    for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
+def acts(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, dict[str, Json], frozenset[str]]]:
+    """(path, what is done, the names it may use): a state itself, its probe, its undo and the probe of that."""
+    undo = mapping(state.get("compensate"))
+    yield at, state, ACTING
+    yield (*at, "probe"), mapping(state.get("probe")), ACTING
+    yield (*at, "compensate"), undo, UNDOING
+    yield (*at, "compensate", "probe"), mapping(undo.get("probe")), ACTING
+
+
+def _acts_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json, frozenset[str]]]:
+    """(path, value, names) of each value of a command or request that may hold an expression."""
+    for where, act, names in acts(at, state):
         for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
             if not (word == "run" and isinstance(act.get("run"), str)):
-                yield (*where, word), act.get(word), ACTING, False
+                yield (*where, word), act.get(word), names
+        for word in http.WORDS:
+            yield (*where, "http", word), mapping(act.get("http")).get(word), names
+
+
+def _places_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json, frozenset[str], bool]]:
+    """(path, value, names, whether it is bare) of each other value of a state that may hold an expression."""
+    acting = "run" in state or "http" in state
     for word in ("key", "wait"):
         yield (*at, word), state.get(word), ENTERED, False
-    gives = {"output"} if {"run", "parallel", "map", "plan"} & set(state) else set()
-    yield (*at, "assign"), state.get("assign"), (ACTING if "run" in state else ENTERED) | gives, False
+    gives = {"output"} if acting or {"parallel", "map", "plan"} & set(state) else set()
+    yield (*at, "assign"), state.get("assign"), (ACTING if acting else ENTERED) | gives, False
+    yield (*at, "compensate", "if"), mapping(state.get("compensate")).get("if"), UNDOING, True
     for word in ("message", "data"):
         yield (*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, False
     yield (*at, "map", "items"), mapping(state.get("map")).get("items"), ENTERED, True
@@ -313,6 +336,11 @@ class Expressions:
                 self.faults.append(Found(path, e.message, e.offset))
 
     def _source(self, place: Place, path: Where, hole: Hole) -> None:
+        if (secret := SECRET.fullmatch(hole.source)) is not None:
+            fault = self._secret(place, secret.group(1))
+            if fault:
+                self.faults.append(Found(path, fault, hole.offset + secret.start(1)))
+            return
         reading = inspect(hole.source)
         for message, offset in reading.faults:
             self.faults.append(Found(path, message, hole.offset + offset))
@@ -326,9 +354,19 @@ class Expressions:
         if not reading.faults:
             self._doubles(place, path, hole, reading)
 
+    def _secret(self, place: Place, name: str) -> str | None:
+        """What is wrong with a secret that stands alone in its braces."""
+        if not place.secrets:
+            return f"no secret may stand here: only in {', '.join((*SECRET_WORDS, *http.WORDS))}"
+        given = [mapping(one).get("name", one) for one in items(self._data.get("secrets"))]
+        known = [one for one in given if isinstance(one, str)]
+        return None if name in known else f"`{name}` is none of the plan's `secrets`{nearest(name, known)}"
+
     def _fault(self, place: Place, read: Path) -> str | None:
         """What is wrong with a path wherever it is read."""
         root, *fields = read.names
+        if root == "secrets":
+            return "a secret stands alone in its braces, as ${{ secrets.NAME }}: nothing may be worked out from it"
         if root in LATER_NAMES:
             return model.not_yet(root)
         if root not in place.names:
@@ -486,7 +524,7 @@ def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
 
 def misplaced(data: dict[str, Json]) -> Iterator[Found]:
     """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
-    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins"):
+    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins", "secrets"):
         yield from _braces((word,), data.get(word))
     defaults = mapping(data.get("defaults"))
     for word in ("retry", "idempotent", "shell"):
@@ -500,14 +538,19 @@ def misplaced(data: dict[str, Json]) -> Iterator[Found]:
 def _misplaced(at: Where, state: dict[str, Json]) -> Iterator[Found]:
     for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
         yield from _braces((*at, word), state.get(word))
+    yield from _braces((*at, "idempotency_header"), state.get("idempotency_header"))
+    for where, act, _ in acts(at, state):
+        for word in http.FIXED:
+            yield from _braces((*where, "http", word), mapping(act.get("http")).get(word))
+        if where != at:
+            for word in ("yes", "no", "retry", "idempotent", "shell", "after"):
+                yield from _braces((*where, word), act.get(word))
     yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
     yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
     yield from _braces((*at, "plan", "file"), mapping(state.get("plan")).get("file"))
     for holder in ("parallel", "map"):
         for word in ("concurrency", "failures", "enough", "stop"):
             yield from _braces((*at, holder, word), mapping(state.get(holder)).get(word))
-    for word in ("yes", "no", "retry", "idempotent", "shell"):
-        yield from _braces((*at, "probe", word), mapping(state.get("probe")).get(word))
     for list_, words in (("catch", ("on", "next")), ("choice", ("next",))):
         for n, line in enumerate(items(state.get(list_))):
             for word in words:

@@ -68,10 +68,17 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 said = f"whether {path} happened is not known"
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
             case "held":
-                found.append(_wanted(path, str(cause), path, f"{d['directory']} is gone", None, f"durun resume {s.id}"))
+                found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
     if s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
+
+
+def _held(path: Json, cause: Json, directory: str, command: str) -> dict[str, Json]:
+    """What has to be mended before something can be begun."""
+    if isinstance(cause, dict):
+        return _wanted(path, cause["name"], path, cause["message"], None, command)
+    return _wanted(path, str(cause), path, f"{directory} is gone", None, command)
 
 
 def resolve_command(id: str, path: str | None) -> str:

@@ -65,7 +65,7 @@ def _effect(e: dict[str, Json]) -> str:
     said = {"begin": "under way, or its end is not seen yet", "in_doubt": "in doubt", "not_certain": "not certain"}
     how = said.get(e["status"], e["status"].replace("_", " "))
     name = f", {plain(e['error']['name'])}" if e["error"] else ""
-    what = f" ({e['kind']})" if e["kind"] != "run" else ""
+    what = " (probe)" if e["kind"] == "probe" else ""
     return f"    {e['path']} visit {e['visit']}{what}: {how}{name}, attempt {e['attempt']}, key {e['key']}"
 
 

@@ -157,6 +157,12 @@ def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
     return bool(found[0][0]), _value(found[0][1])
 
 
+def secrets(file: File, no: int) -> tuple[list[Json], str]:
+    """(where the secrets of a run are read, the directory it runs in)."""
+    text, directory = rows(file.db, "SELECT json_extract(pins, '$.secrets'), directory FROM runs WHERE no = ?", (no,))[0]
+    return _value(text) or [], directory
+
+
 def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:
     """(place, token, effect, state) of what is to begin or has begun."""
     sql = "SELECT place, no, attempt, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"

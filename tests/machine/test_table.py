@@ -9,7 +9,21 @@ import pytest
 
 from durun.errors import NotPossible
 from durun.machine.decide import begin, decide
-from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, Moment, Moved, Pause, Resolve, Settle, TakeUp
+from durun.machine.events import (
+    Answered,
+    Cancel,
+    CouldNotStart,
+    Due,
+    Ended,
+    Go,
+    Lost,
+    Moment,
+    Moved,
+    Pause,
+    Resolve,
+    Settle,
+    TakeUp,
+)
 from durun.machine.model import Checkpoint, Effect, Phase, Position, Run, Status, apply
 from durun.plan.check import read
 from durun.plan.expressions import Evaluator
@@ -19,6 +33,7 @@ EVENTS = {
     "Go": Go(""),
     "Due": Due(""),
     "Ended": Ended(1, 0),
+    "Answered": Answered(1, 200, {}),
     "CouldNotStart": CouldNotStart(1, 2, "program"),
     "Lost": Lost(1, "killed"),
     "Moved": Moved(1),
@@ -31,11 +46,11 @@ EVENTS = {
 ALWAYS = {"Cancel", "Pause"}
 ALLOWED = {
     Phase.READY: {"Go"},
-    Phase.ACTING: {"Ended", "CouldNotStart", "Lost", "Moved"},
+    Phase.ACTING: {"Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DELAYED: {"Due"},
     Phase.WAITING: {"Due"},
     Phase.LOST: {"Settle", "Resolve"},
-    Phase.PROBING: {"Due", "Ended", "CouldNotStart", "Lost", "Moved"},
+    Phase.PROBING: {"Due", "Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DOUBT: {"Resolve"},
     Phase.HELD: {"Settle"},
     Phase.INSIDE: set(),
@@ -57,11 +72,17 @@ PLAN = plan_of(
 )
 
 
-def standing(phase: Phase) -> Checkpoint:
+ASKS = plan_of(
+    a={"http": {"url": "http://x"}, "probe": {"http": {"url": "http://x"}}, "next": "rest"},
+    rest={"wait": "1h", "next": "succeeded"},
+)
+
+
+def standing(phase: Phase, request: Any = None) -> Checkpoint:
     """A run that stands in a phase, with the effect that phase has."""
     status = {Phase.FAILED: Status.FAILED, Phase.ENDED: Status.SUCCEEDED, Phase.DOUBT: Status.BLOCKED}.get(phase, Status.RUNNING)
     run = Run("r", "table", "1", "ab" * 16, 0, status, None, {}, {}, {}, {}, next_effect=3)
-    effect = Effect(1, "", "a", 1, "run", "key", {"argv": ["true"], "env": {}}, "begin", first_at=1)
+    effect = Effect(1, "", "a", 1, "run", "key", request or {"argv": ["true"], "env": {}}, "begin", first_at=1)
     state = "rest" if phase is Phase.WAITING else "a"
     due = 1_000 if phase in (Phase.DELAYED, Phase.WAITING) else None
     position = Position("", state, 1, phase, effect=1, due=due, target="a" if phase is Phase.READY else None, length=1)
@@ -81,15 +102,16 @@ def standing(phase: Phase) -> Checkpoint:
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("name", EVENTS)
 def test_each_phase_answers_each_event_as_the_table_says(phase: Phase, name: str) -> None:
-    at = standing(phase)
+    plan, request = (ASKS, {"method": "GET", "url": "http://x", "expect": [[200, 299]]}) if name == "Answered" else (PLAN, None)
+    at = standing(phase, request)
     before = copy.deepcopy(at)
     ended = phase in (Phase.FAILED, Phase.ENDED)
     if name in ALLOWED[phase] or (name in ALWAYS and not ended):
-        move = decide(PLAN, at, EVENTS[name], NOW, Evaluator())
+        move = decide(plan, at, EVENTS[name], NOW, Evaluator())
         assert move.history or move.positions or move.begin
     else:
         with pytest.raises(NotPossible):
-            decide(PLAN, at, EVENTS[name], NOW, Evaluator())
+            decide(plan, at, EVENTS[name], NOW, Evaluator())
     assert at == before, "deciding changed the checkpoint"
 
 

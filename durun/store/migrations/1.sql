@@ -116,7 +116,7 @@ CREATE TABLE effects (
   scope       TEXT NOT NULL,
   state       TEXT NOT NULL,
   visit       INTEGER NOT NULL,
-  kind        TEXT NOT NULL CHECK (kind IN ('run', 'probe', 'undo')),
+  kind        TEXT NOT NULL CHECK (kind IN ('run', 'http', 'probe', 'undo')),
   key         TEXT NOT NULL,
   request     TEXT NOT NULL,              -- JSON, frozen
   status      TEXT NOT NULL CHECK (status IN
