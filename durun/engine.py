@@ -82,6 +82,7 @@ class Engine:
         self.held, self.at = held, at
         self.signals = Signals()
         self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
+        self.tick: Callable[[], None] = lambda: None  # called whenever the loop comes round, five times a second at least
         self.hold = False  # True: nothing new is begun
         self._seen = -1
         self._stopping = ""
@@ -175,6 +176,7 @@ class Engine:
                 self.move(Settle(p.scope))
         self.recover()
         while True:
+            self.tick()
             if self.signals.told:
                 if self._leave():
                     return

@@ -11,7 +11,7 @@ from durun.store.file import File, default_path, folder_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TextIO
 
     Json = Any
 EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
@@ -54,6 +54,14 @@ def document(file: File, no: int) -> dict[str, Json]:
 def exit_of(status: str) -> int:
     """The exit code that a run's status gives to the commands that exit by the run."""
     return EXITS.get(status, 1)
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at a terminal there that can be drawn on."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    except ValueError:  # closed
+        return False
 
 
 def now() -> int:

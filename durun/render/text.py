@@ -117,8 +117,8 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
     return None
 
 
-def stands(doc: dict[str, Json]) -> str:
-    """Where a run stands now, and the command that goes on: the last line of a driver."""
+def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
+    """Where a run stands now, and the command that goes on: the last line of a driver. `apart`: each command on its own line."""
     id, status = doc["id"], doc["status"]
     match status:
         case "succeeded":
@@ -131,5 +131,8 @@ def stands(doc: dict[str, Json]) -> str:
             )
         case "cancelled":
             return f"run {id} is cancelled"
-    wants = [f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}: {w['command']}" for w in doc["waiting_for"]]
+    between = "\n  " if apart else ": "
+    wants = [
+        f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}" for w in doc["waiting_for"]
+    ]
     return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in wants)
