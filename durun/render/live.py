@@ -54,6 +54,7 @@ class Done(NamedTuple):
     took: int | None
     error: str = ""
     to: str = ""
+    attempt: int = 1
 
 
 class Kept(NamedTuple):
@@ -69,6 +70,7 @@ class Entered(NamedTuple):
     at: int
     since: int  # the attempt under way
     works: bool
+    attempt: int = 1
 
 
 class Story:
@@ -91,9 +93,9 @@ class Story:
             case "waiting" if entered is not None:
                 self._entered[scope] = entered._replace(works=True)
             case "again" | "resumed" if entered is not None:
-                self._entered[scope] = entered._replace(since=at)
+                self._entered[scope] = entered._replace(since=at, attempt=attempt or entered.attempt)
             case "retry_at" if entered is not None:
-                self._entered[scope] = entered._replace(since=data["due"])
+                self._entered[scope] = entered._replace(since=data["due"], attempt=attempt or entered.attempt)
             case "left":
                 self._left(scope, path or "", data, at)
             case "caught" | "failed" if kind == "caught" or (entered is not None and entered.state == state):
@@ -109,12 +111,14 @@ class Story:
             return
         self._ended(scope, path, at)
         self.count += 1
-        took = self.done[-1].took
-        self.keep(f"{path}: done" + ("" if took is None else f" ({span(took)})"), plain=True)
+        took, attempt = self.done[-1].took, self.done[-1].attempt
+        more = [f"attempt {attempt}"] * (attempt > 1) + ([span(took)] if took is not None else [])
+        self.keep(f"{path}: done" + (f" ({', '.join(more)})" if more else ""), plain=True)
 
     def _ended(self, scope: str, path: str, at: int, error: str = "", to: str = "") -> None:
         entered = self._entered.pop(scope, None)
-        self.done.append(Done(path, None if entered is None else at - entered.at, error, to))
+        took, attempt = (None, 1) if entered is None else (at - entered.at, entered.attempt)
+        self.done.append(Done(path, took, error, to, attempt))
 
     def since(self, p: Position) -> int:
         """When what is under way at a position began."""
@@ -290,6 +294,8 @@ def _done(d: Done, column: int, marks: Mapping[str, str]) -> Line:
     said: Line = [(f"  {marks[mark]} ", STYLES[mark]), (_column(plain(d.path), column, marks), ""), (f"  {took:>7}", "dim")]
     if d.error:
         said.append((f"  {d.error}" + (f", on to {d.to}" if d.to else ""), STYLES[mark]))
+    elif d.attempt > 1:
+        said.append((f"  attempt {d.attempt}", "dim"))
     return said
 
 
@@ -301,7 +307,7 @@ def _stands(v: View, p: Position, depth: int, column: int, several: bool, marks:
     row.append((f"  {time:>7}", ""))
     if said:
         row.append((f"  {said}", STYLES.get(kind, "") if kind != "moving" else ""))
-    tail = harmless(v.tail(p)) if kind == "moving" else ""
+    tail = harmless(v.tail(p) if kind == "moving" else last_line(p.cause.get("stderr", "")) if isinstance(p.cause, dict) else "")
     if tail and several:
         row.append((f"  {tail}", "dim"))
     return [row, [(f"      {tail}", "dim")]] if tail and not several else [row]
@@ -310,7 +316,7 @@ def _stands(v: View, p: Position, depth: int, column: int, several: bool, marks:
 def what(p: Position, now: int, since: int, attempt: int) -> tuple[str, str]:
     """(time, words) of a position: elapsed where something is under way, what is left where something is awaited."""
     elapsed = span(max(0, now - since), whole=True)
-    left = "" if p.due is None else span(_left(p, now), whole=True, up=True)
+    left = "" if p.due is None else "in " + span(_left(p, now), whole=True, up=True)
     nth = f"attempt {attempt}" if attempt > 1 else ""
     if p.round:
         nth = f"round {p.round}" + (f", held {p.streak} in a row" if p.streak else "")
@@ -323,7 +329,7 @@ def what(p: Position, now: int, since: int, attempt: int) -> tuple[str, str]:
         case Phase.DELAYED:
             return left, ", ".join(w for w in (cause, f"then {nth}" if nth else "") if w)
         case Phase.WAITING:
-            return left, "left to wait"
+            return left, "a timer"
         case Phase.PROBING:
             return elapsed, "in doubt: its probe is asked"
         case Phase.LOST:
