@@ -64,6 +64,14 @@ def on_terminal(stream: TextIO) -> bool:
         return False
 
 
+def columns_of(stream: TextIO) -> int:
+    """How wide a terminal is."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
 def now() -> int:
     return time.time_ns() // 1_000_000
 

@@ -205,6 +205,7 @@ class DriverProcess:
         self.commands = new_commands(path + ".d", new_place())
         self.world = real_world()
         self.quiet = quiet
+        self.draws = not quiet and on_terminal(sys.stderr)  # False where other views or drivers share the terminal
         self.live: Live | None = None
         self.signals = Signals()
         self.keep = False  # True while a run may have something under way: its notes are for whoever goes on
@@ -271,7 +272,7 @@ class DriverProcess:
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
         from durun.outbox import Deliverer
 
-        preload(plan, draws=not self.quiet and on_terminal(sys.stderr))
+        preload(plan, draws=self.draws)
         pinned = pinned or self.store.pinned(held.no)
         if self._deliverer is not None:
             self.commands = self._deliverer.commands
@@ -305,7 +306,7 @@ class DriverProcess:
 
     @contextmanager
     def _shown(self, engine: Engine, *, json: bool) -> Iterator[None]:
-        if self.quiet or json or not on_terminal(sys.stderr):
+        if json or not self.draws:
             yield
             return
         from durun.cli import live

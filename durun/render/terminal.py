@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import IO
 
@@ -20,7 +21,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from durun.render.live import ASCII, PRETTY, Line
+from durun.render.live import ASCII, PRETTY, STATUS_STYLES, Line
 
 CUT_OFF = 1  # column at the right edge that stays free: some terminals wrap when it is written
 
@@ -53,6 +54,30 @@ class Painter:
         with self.console.capture() as got:
             self.console.print(Text.assemble(*line), end="")
         return got.get()
+
+
+STATUS = re.compile("|".join(rf"\b{word}\b" for word in STATUS_STYLES))
+DOUBT = re.compile(r"\b(in doubt|not certain|under way)\b")
+
+
+def painted(text: str, stream: IO[str]) -> str:
+    """What `ls` and `show` print, with the few words coloured that matter: how a run stands, and what is not certain."""
+    painter = Painter(stream)
+    lines = text.split("\n")
+    at = lines[0].find("STATUS") if lines[0].startswith("ID ") else -1
+    return "\n".join(painter.paint(_coloured(line, at, first=i == 0)) for i, line in enumerate(lines))
+
+
+def _coloured(line: str, at: int, *, first: bool) -> Line:
+    if first:
+        return [(line, "bold")]
+    if at >= 0 or line.startswith("  status "):
+        found = STATUS.search(line, max(at, 0))
+        if found is not None and (at < 0 or found.start() == at):
+            return [(line[: found.start()], ""), (found[0], STATUS_STYLES[found[0]]), (line[found.end() :], "")]
+    elif line.startswith("    ") and (doubt := DOUBT.search(line)) is not None:
+        return [(line[: doubt.start()], ""), (doubt[0], "bold yellow"), (line[doubt.end() :], "")]
+    return [(line, "")]
 
 
 class Screen:
