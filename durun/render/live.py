@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -24,6 +24,7 @@ from durun.render.text import moved, plain
 
 Json = Any
 Line = list[tuple[str, str]]
+Children = Mapping[str | None, list[Position]]  # by the scope of the position they hang under; None: the run itself
 
 DONE_SHOWN = 5
 KEPT = 60  # lines kept for the end, before what was plain is folded
@@ -191,6 +192,7 @@ class Row(NamedTuple):
     depth: int
     at: Position | None
     more: Mapping[str, int] = {}
+    name: str = ""  # its path below the position it hangs under
 
 
 def kind_of(phase: str) -> str:
@@ -214,9 +216,8 @@ def tree(positions: Iterable[Position], room: int, unseen: Mapping[str, int] | N
     children: dict[str | None, list[Position]] = {}
     for p in everything:
         children.setdefault(_above(p.scope, stands) if p.scope else None, []).append(p)
-    each = max(2, (room - 1) // max(1, len(children)))
     rows: list[Row] = []
-    _grow(rows, children, None, 0, each, unseen or {})
+    _grow(rows, children, _shares(children, room), None, "", unseen or {})
     if len(rows) > room:
         cut = rows[room - 1 :]
         more = Counter(kind_of(r.at.phase) for r in cut if r.at is not None)
@@ -224,6 +225,32 @@ def tree(positions: Iterable[Position], room: int, unseen: Mapping[str, int] | N
             more.update(r.more)
         rows = [*rows[: room - 1], Row(0, None, more)]
     return rows
+
+
+def _shares(children: Children, room: int) -> dict[str | None, list[Position]]:
+    """Which positions are shown under each: level by level, half of what room is left, and those that need little first."""
+    shown: dict[str | None, list[Position]] = {}
+    level: list[str | None] = [None]
+    while level:
+        deeper = any(p.scope in children for above in level for p in children[above] if p.scope != above)
+        left = max(len(level), room // 2) if deeper and level != [None] else room
+        for nth, above in enumerate(sorted(level, key=lambda scope: len(children[scope]))):
+            here, share = children[above], left // (len(level) - nth)
+            shown[above] = here if len(here) <= share and (above is None or _all_open(here)) else _first(here, max(0, share - 1))
+            used = len(shown[above]) + (len(here) > len(shown[above]))
+            left, room = left - used, room - used
+        level = [p.scope for above in level for p in shown[above] if p.scope in children and p.scope not in shown]
+    return shown
+
+
+def _all_open(here: Sequence[Position]) -> bool:
+    return not any(p.phase in OVER for p in here)
+
+
+def _first(here: Sequence[Position], n: int) -> list[Position]:
+    """So many that have not ended: those that move, those that wait for a person, the others; in the order they stand in."""
+    order = sorted(range(len(here)), key=lambda i: (ORDER[kind_of(here[i].phase)], i))[:n]
+    return [here[i] for i in sorted(order) if here[i].phase not in OVER]
 
 
 def _above(scope: str, stands: Mapping[str | None, str]) -> str:
@@ -235,25 +262,26 @@ def _above(scope: str, stands: Mapping[str | None, str]) -> str:
 
 
 def _grow(
-    rows: list[Row], children: Mapping[str | None, list[Position]], scope: str | None, depth: int, each: int,
-    unseen: Mapping[str, int],
+    rows: list[Row], children: Children, shown: Children, scope: str | None, above: str, unseen: Mapping[str, int], depth: int = 0
 ) -> None:  # fmt: skip
-    here = children.get(scope, [])
-    shown = here
-    if len(here) > 1 or scope is not None:
-        order = sorted(range(len(here)), key=lambda i: (ORDER[kind_of(here[i].phase)], i))
-        chosen = [i for i in order[:each] if kind_of(here[i].phase) not in ("failed", "ended")]
-        shown = [here[i] for i in sorted(chosen)]
-    for p in shown:
-        rows.append(Row(depth, p))
-        if p.scope != scope and (p.scope in children):
-            _grow(rows, children, p.scope, depth + 1, each, {})
-    more = Counter(kind_of(p.phase) for p in here)
-    more.subtract(Counter(kind_of(p.phase) for p in shown))
+    here = shown.get(scope, [])
+    for p in here:
+        path = str(path_of(p.scope, p.state))
+        rows.append(Row(depth, p, name=path.removeprefix(above).lstrip(".")))
+        if p.scope != scope and p.scope in children:
+            _grow(rows, children, shown, p.scope, path, {}, depth + 1)
+    drawn = {p.scope for p in here}
+    more = Counter(kind_of(q.phase) for p in children[scope] if p.scope not in drawn for q in _with_all_below(children, p))
     for phase, n in unseen.items():
         more[kind_of(phase)] += n
     if more.total() > 0:
         rows.append(Row(depth, None, +more))
+
+
+def _with_all_below(children: Children, p: Position) -> Iterator[Position]:
+    yield p
+    for q in children.get(p.scope, []) if p.scope else []:
+        yield from _with_all_below(children, q)
 
 
 # --- lines ---
@@ -268,11 +296,11 @@ def lines(v: View, width: int, height: int, marks: Mapping[str, str] = PRETTY) -
     several = sum(r.at is not None for r in rows) > 1
     spare = max(0, room - len(rows) - (0 if several else 1))
     done = list(v.story.done)[-spare:] if spare else []
-    names = [d.path for d in done] + ["  " * r.depth + _name(r.at) for r in rows if r.at is not None]
+    names = [d.path for d in done] + ["  " * r.depth + r.name for r in rows if r.at is not None]
     column = min(max((cell_len(plain(n)) for n in names), default=0), max(8, width // 2 - 8))
     out = [head, *(_done(d, column, marks) for d in done)]
     for r in rows:
-        out += [_more(r, marks)] if r.at is None else _stands(v, r.at, r.depth, column, several, marks)
+        out += [_more(r, marks)] if r.at is None else _stands(v, r, column, several, marks)
     return [cut(line, width, marks["cut"]) for line in [*out, *foot][:height]]
 
 
@@ -281,11 +309,6 @@ def _head(v: View) -> Line:
     said = [(plain(v.id), "bold"), ("  " + plain(v.plan), ""), ("  " + status, STATUS_STYLES.get(v.status, ""))]
     tail = f"  {span(max(0, v.now - v.started), whole=True)}"
     return [*said, (tail + (f"  {v.story.count} done" if v.story.count else ""), "dim")]
-
-
-def _name(p: Position) -> str:
-    """What a row calls a position: the run itself by its state, a branch or an item by its path."""
-    return str(path_of(p.scope, p.state))
 
 
 def _done(d: Done, column: int, marks: Mapping[str, str]) -> Line:
@@ -299,9 +322,11 @@ def _done(d: Done, column: int, marks: Mapping[str, str]) -> Line:
     return said
 
 
-def _stands(v: View, p: Position, depth: int, column: int, several: bool, marks: Mapping[str, str]) -> list[Line]:
+def _stands(v: View, r: Row, column: int, several: bool, marks: Mapping[str, str]) -> list[Line]:
+    p = r.at
+    assert p is not None
     kind = kind_of(p.phase)
-    name = _column("  " * depth + plain(_name(p)), column, marks)
+    name = _column("  " * r.depth + plain(r.name), column, marks)
     row: Line = [(f"  {marks.get(kind, ' ')} ", STYLES.get(kind, "")), (name, STYLES.get(kind, ""))]
     time, said = what(p, v.now, v.story.since(p), v.attempts(p))
     row.append((f"  {time:>7}", ""))
