@@ -213,7 +213,7 @@ def tree(positions: Iterable[Position], room: int, unseen: Mapping[str, int] | N
     """The positions as rows by scope, at most `room` of them: under each the ones that move first, then a count."""
     everything = list(positions)
     stands = {path_of(p.scope, p.state): p.scope for p in everything}
-    children: dict[str | None, list[Position]] = {}
+    children: dict[str | None, list[Position]] = {None: []}
     for p in everything:
         children.setdefault(_above(p.scope, stands) if p.scope else None, []).append(p)
     rows: list[Row] = []

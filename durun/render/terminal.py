@@ -87,6 +87,7 @@ class Screen:
         self._stream, self._fd = stream, stream.fileno()
         self.painter = Painter(stream)
         self._rows: list[int] = []  # widths of the lines that stand there now
+        self._wide = self.size()[0] + CUT_OFF
         self._rest = b""  # of a frame the terminal did not take whole
         try:
             flags = os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -113,10 +114,13 @@ class Screen:
         self._flush()
 
     def _back(self) -> str:
-        """To the beginning of the frame that stands there. A terminal made narrower has wrapped its lines."""
+        """To the beginning of the frame that stands there. A terminal made narrower has wrapped its lines, and remembers that it
+        did until they are erased."""
         wide = self.size()[0] + CUT_OFF
         up = sum(max(1, -(-cells // wide)) for cells in self._rows)
-        return f"\r\x1b[{up}A" if up else "\r"
+        erased = "\x1b[J" if wide != self._wide else ""
+        self._wide = wide
+        return f"\r\x1b[{up}A{erased}" if up else "\r"
 
     def _flush(self) -> bool:
         """Whether all that was to be written is."""

@@ -184,3 +184,7 @@ def test_spans_and_cuts() -> None:
     assert span(1001, whole=True, up=True) == "2s"
     assert text([cut([("abcdef", ""), ("ghi", "dim")], 5, "…")]) == ["abcd…"]
     assert text([cut([("ab", ""), ("   ", "")], 5, "…")]) == ["ab"]
+
+
+def test_a_run_that_stands_nowhere_yet_has_its_head_and_no_more() -> None:
+    assert text(lines(view(), 80, 24)) == ["r1  release 1.4  running  2m13s"]
