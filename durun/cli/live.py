@@ -15,7 +15,7 @@ from typing import Any
 
 from durun.cli.reader import say
 from durun.effects.command import tail
-from durun.effects.notes import Begun, Notes
+from durun.effects.notes import Begun, Notes, Nothing
 from durun.engine import Engine
 from durun.machine.model import Checkpoint, Move, Position, Status
 from durun.render.live import Story, View, last_line, lines
@@ -32,8 +32,8 @@ class Tails:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._notes: dict[str, Notes] = {}
         self._files: dict[str, tuple[str, str]] = {}
+        self._sought: set[str] = set()
 
     def of(self, place: str, token: str) -> str:
         files = self._files.get(token)
@@ -45,13 +45,17 @@ class Tails:
         return last_line(tail(self._folder, newest, LOG)) if self._written(newest) else ""
 
     def _find(self, place: str, token: str) -> tuple[str, str] | None:
-        notes = self._notes.setdefault(place, Notes(self._folder, place))
-        notes.refresh()
-        said = notes.of(token)
+        said = Notes.lately(self._folder, place).of(token)
+        if isinstance(said, Nothing) and token not in self._sought:  # it may have begun long ago: once, the whole journal
+            self._sought.add(token)
+            notes = Notes(self._folder, place)
+            notes.refresh()
+            said = notes.of(token)
         if not isinstance(said, Begun):
             return None
         if len(self._files) > 1000:
             self._files.clear()
+            self._sought.clear()
         self._files[token] = (f"{place}/{said.out}", f"{place}/{said.err}")
         return self._files[token]
 
