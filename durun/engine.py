@@ -97,6 +97,7 @@ class Engine:
         self.held, self.at = held, at
         self.signals = Signals()
         self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
+        self.tick: Callable[[], None] = lambda: None  # called whenever the loop comes round, five times a second at least
         self.hold = False  # True: nothing new is begun
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self._seen = -1
@@ -194,6 +195,7 @@ class Engine:
                 self.move(Settle(p.scope))
         self.recover()
         while True:
+            self.tick()
             if self.signals.told:
                 if self._leave():
                     return

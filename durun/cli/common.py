@@ -12,7 +12,7 @@ from durun.store.file import File, default_path, folder_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TextIO
 
     Json = Any
 EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
@@ -81,6 +81,22 @@ def mask_of(file: File, no: int, *, run: bool = False) -> Any:
 def exit_of(status: str) -> int:
     """The exit code that a run's status gives to the commands that exit by the run."""
     return EXITS.get(status, 1)
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at a terminal there that can be drawn on."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    except ValueError:  # closed
+        return False
+
+
+def columns_of(stream: TextIO) -> int:
+    """How wide a terminal is."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80
 
 
 def now() -> int:

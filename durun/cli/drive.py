@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, where
+from durun.cli.common import alive_in, document, exit_of, on_terminal, where
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
@@ -22,6 +22,10 @@ from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File, make_folder
 from durun.store.runs import Birth, Driver, Exists, Held, Pinned, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
+    from durun.cli.live import Live
 
 Json = Any
 
@@ -220,10 +224,12 @@ class DriverProcess:
         self.commands = new_commands(path + ".d", new_place())
         self.world = real_world()
         self.quiet = quiet
+        self.draws = not quiet and on_terminal(sys.stderr)  # False where other views or drivers share the terminal
+        self.live: Live | None = None
         self.signals = Signals()
         self.keep = False  # True while a run may have something under way: its notes are for whoever goes on
         try:
-            self.file = File(path, create=create, say=say)
+            self.file = File(path, create=create, say=self._say)
         except BaseException:
             self.commands.close(keep=False)
             raise
@@ -246,8 +252,8 @@ class DriverProcess:
         at = Checkpoint(run)
         engine = self._engine(held, plan, evaluate, at)
         apply(at, move)
-        engine.watch(at, move)
-        with self._watched():
+        with self._watched(engine, json=json):
+            engine.watch(at, move)
             engine.perform(move)
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
@@ -265,14 +271,14 @@ class DriverProcess:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             return self._show(no, json=json)
         engine = self.take(no)
-        with self._watched():
+        with self._watched(engine, json=json):
             engine.take_up()
             engine.drive(wait=not no_wait)
         return self._end(engine, json=json)
 
     def compensate(self, engine: Engine, event: Compensate, *, json: bool) -> int:
         """Undoes what a run that this process holds has done."""
-        with self._watched():
+        with self._watched(engine, json=json):
             engine.recover()
             engine.move(event)
             engine.drive()
@@ -293,7 +299,7 @@ class DriverProcess:
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
         from durun.outbox import Deliverer
 
-        preload(plan)
+        preload(plan, draws=self.draws)
         pinned = pinned or self.store.pinned(held.no)
         if self._deliverer is not None:
             self.commands = self._deliverer.commands
@@ -316,14 +322,32 @@ class DriverProcess:
                 say(line_)
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """While it drives, what the process is told goes to the engine."""
+    def _watched(self, engine: Engine, *, json: bool) -> Iterator[None]:
+        """While it drives, what the process is told goes to the engine, and a person at a terminal sees how it moves."""
         try:
-            with hearing(self.signals):
+            with hearing(self.signals), self._shown(engine, json=json):
                 yield
         except Superseded as e:
             say(f"{e}: this one stops here")
             raise SystemExit(6) from None
+
+    @contextmanager
+    def _shown(self, engine: Engine, *, json: bool) -> Iterator[None]:
+        if json or not self.draws:
+            yield
+            return
+        from durun.cli import live
+
+        self.live = live.of_driver(engine, read.history(self.file, engine.held.no, engine.held.events - 50), self.file.folder)
+        engine.watch, engine.tick = live.hear_move(self.live, engine), self.live.tick
+        try:
+            yield
+        finally:
+            self.live.close()
+            self.live = None
+
+    def _say(self, text: str) -> None:
+        (self.live.say if self.live is not None else say)(text)
 
     def let_go(self, engine: Engine) -> None:
         """The run is nobody's from now on. What is still under way keeps its notes."""
@@ -346,7 +370,7 @@ class DriverProcess:
         if not self.quiet:
             from durun.render.text import stands
 
-            say(stands(doc))
+            say(stands(doc, apart=on_terminal(sys.stderr)))
         return exit_of(doc["status"])
 
     def close(self) -> None:
@@ -360,10 +384,14 @@ class DriverProcess:
         self.file.close()
 
 
-def preload(plan: Plan) -> None:
+def preload(plan: Plan, *, draws: bool = False) -> None:
     """Imports all that driving this plan may need, before its first effect: what is installed later does not reach it."""
     for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text"):
         importlib.import_module(name)
+    if draws:
+        from durun.cli import live
+
+        live.rehearse()
     from durun.plan.expressions import needs_cel
 
     if has_requests(plan):

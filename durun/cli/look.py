@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from durun.cli.common import alive_in, document, exit_of, mask_of, opened
+from durun.cli.common import alive_in, columns_of, document, exit_of, mask_of, now, on_terminal, opened
 from durun.cli.reader import say
 from durun.errors import NotPossible, Usage
 from durun.store import read
@@ -51,9 +51,13 @@ def ls(
         print("".join(f"{s.id}\n" for s in lines), end="")
     elif lines:
         from durun.render.document import line
-        from durun.render.text import table
+        from durun.render.text import table, table_now
 
-        print(table([line(s) for s in lines]))
+        found = [line(s) for s in lines]
+        if on_terminal(sys.stdout):
+            _painted(table_now(found, now(), columns_of(sys.stdout)))
+        else:
+            print(table(found))
     else:
         say("no runs")
     return 0
@@ -66,10 +70,20 @@ def show(run: str, *, json: bool = False, db: str | None = None) -> int:
     if json:
         _json(doc)
     else:
+        from durun.render.text import fitted
         from durun.render.text import show as drawn
 
-        print(drawn(doc))
+        if on_terminal(sys.stdout):
+            _painted(fitted(drawn(doc, now()), columns_of(sys.stdout)))
+        else:
+            print(drawn(doc))
     return 0
+
+
+def _painted(text: str) -> None:
+    from durun.render.terminal import painted
+
+    print(painted(text, sys.stdout))
 
 
 def history(run: str, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:

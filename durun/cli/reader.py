@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "start": "drive", "resume": "drive",
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
+    "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
     "check": "plans", "db path": "plans",
 }  # fmt: skip

@@ -221,8 +221,11 @@ def states_of(plan: Plan) -> Iterator[State]:
 
 def has_requests(plan: Plan) -> bool:
     """Whether anything that a plan may do is a request."""
-    acting: list[Json] = [act for state in states_of(plan) for act in (state, state.get("compensate", {}))]
-    return any("method" in act.get(word, {}) for act in acting for word in ("act", "probe"))
+    return any(_requests(state) or _requests(state.get("compensate", {})) for state in states_of(plan))
+
+
+def _requests(state: Json) -> bool:
+    return "method" in state.get("act", {}) or "method" in state.get("probe", {})
 
 
 def pinned_names(plan: Plan) -> list[str]:

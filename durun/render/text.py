@@ -5,13 +5,16 @@ Whatever comes from outside is shown with its control characters made visible: n
 
 from __future__ import annotations
 
-from durun.plan.units import show_duration, show_moment
+from durun.plan.units import moment, show_duration, show_moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     Json = Any
+
+HEADS = ("ID", "PLAN", "STATUS", "STATE", "UPDATED")
 
 
 def plain(text: Json) -> str:
@@ -23,23 +26,50 @@ def ago(ms: int, now: int) -> str:
     return show_duration(max(0, now - ms) // 1000 * 1000) + " ago"
 
 
+def coming(ms: int, now: int) -> str:
+    return "due now" if ms <= now else "in " + show_duration(-(-(ms - now) // 1000) * 1000)
+
+
 def table(lines: list[dict[str, Json]]) -> str:
     """`ls`: one line a run, columns as wide as they need."""
-    heads = ("ID", "PLAN", "STATUS", "STATE", "UPDATED")
-    rows = [
-        (r["id"], r["plan"], r["status"] + (f" ({r['reason']})" if r["reason"] else ""), r["state"] or "", r["updated_at"])
-        for r in lines
-    ]
-    widths = [max(len(plain(row[i])) for row in [heads, *rows]) for i in range(len(heads))]
-    return "\n".join("  ".join(plain(c).ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in [heads, *rows])
+    rows = [HEADS] + [(r["id"], r["plan"], r["status"] + _reason(r), r["state"] or "", r["updated_at"]) for r in lines]
+    return "\n".join(columns([[plain(c) for c in row] for row in rows]))
 
 
-def show(doc: dict[str, Json]) -> str:
-    """`show`: what happened, what is certain, what is not, what can be done."""
+def table_now(lines: list[dict[str, Json]], now: int, width: int) -> str:
+    """`ls` for a person at a terminal: how long ago, what is due when, and no line wider than the terminal.
+
+    What is cut loses its end, and an id that is cut is still one that can be typed.
+    """
+    rows = [list(HEADS)]
+    for r in lines:
+        due = r["due"] if r["status"] == "waiting" else None
+        status = r["status"] + _reason(r) + (f", {coming(moment(due), now)}" if due else "")
+        rows.append([plain(c) for c in (r["id"], r["plan"], status, r["state"] or "", ago(moment(r["updated_at"]), now))])
+    over = sum(max(len(row[i]) for row in rows) + 2 for i in range(len(HEADS))) - 2 - width
+    for i, least in ((1, 12), (3, 12), (0, 24), (1, 4), (3, 5), (0, 10)):
+        widest = max(len(row[i]) for row in rows)
+        keep = min(widest, max(least, widest - max(0, over)))
+        over -= widest - keep
+        rows = [[*row[:i], row[i][:keep], *row[i + 1 :]] for row in rows]
+    return "\n".join(line[:width] for line in columns(rows))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def show(doc: dict[str, Json], now: int | None = None) -> str:
+    """`show`: what happened, what is certain, what is not, what can be done. With `now`, for a person at a terminal."""
     out = [f"{doc['id']}  {doc['plan']} {plain(doc['version'])}", f"  status   {doc['status']}{_reason(doc)}"]
     if doc["state"]:
         out.append(f"  state    {doc['state']} (visit {doc['visit']}, attempt {doc['attempt'] or 1})")
-    out.append(f"  started  {doc['created_at']}" + (f", ended {doc['ended_at']}" if doc["ended_at"] else ""))
+    if now is None:
+        out.append(f"  started  {doc['created_at']}" + (f", ended {doc['ended_at']}" if doc["ended_at"] else ""))
+    else:
+        out += _times(doc, now)
     if doc["error"] and doc["status"] != "succeeded":
         out += [f"  error    {plain(doc['error']['name'])}: {plain(doc['error'].get('message', ''))}"]
         out += [f"           {plain(line)}" for line in (doc["error"].get("stderr") or "").rstrip().split("\n")[-3:] if line]
@@ -48,12 +78,57 @@ def show(doc: dict[str, Json]) -> str:
 
         out.append(f"  output   {plain(canonical_text(doc['output']))[:200]}")
     for w in doc["waiting_for"]:
-        out.append(f"  waits    {plain(w['message'])}" + (f", until {w['until']}" if w["until"] else ""))
+        until = "" if not w["until"] else f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
+        out.append(f"  waits    {plain(w['message'])}{until}")
         out.append(f"           {w['command']}")
     if doc["effects"]:
-        out.append("  effects")
-        out += [_effect(e) for e in doc["effects"][-20:]]
-    out += [f"  can do   {command}" for command in can_do(doc)]
+        out.append("  effects" + (f"  (the last 20 of {len(doc['effects'])})" if len(doc["effects"]) > 20 else ""))
+        out += [_effect(e) for e in doc["effects"][-20:]] if now is None else _effects(doc["effects"][-20:], now)
+    out += [f"  {'can do' if i == 0 else '      '}   {command}" for i, command in enumerate(can_do(doc))]
+    return "\n".join(out)
+
+
+def _times(doc: dict[str, Json], now: int) -> list[str]:
+    out = [f"  started  {ago(moment(doc['created_at']), now)}, {doc['created_at']}"]
+    if doc["ended_at"]:
+        out.append(f"  ended    {ago(moment(doc['ended_at']), now)}, {doc['ended_at']}")
+    return out
+
+
+def _effects(effects: list[dict[str, Json]], now: int) -> list[str]:
+    """The effects as columns; the key where a person must look for what became of it."""
+    rows = []
+    for e in effects:
+        name = e["path"] + (f" #{e['visit']}" if e["visit"] > 1 else "") + (f" ({e['kind']})" if e["kind"] != "run" else "")
+        began, ended = moment(e["intended_at"]), moment(e["ended_at"]) if e["ended_at"] else None
+        took = show_duration(ended - began) if ended is not None else f"begun {ago(began, now)}" if e["status"] == "begin" else ""
+        attempt = f"attempt {e['attempt']}" if e["attempt"] > 1 else ""
+        rows.append([plain(name), _how(e), took, attempt])
+    out = []
+    for line, e in zip(columns(rows), effects, strict=True):
+        out.append(f"    {line}")
+        if e["status"] in ("in_doubt", "not_certain"):
+            out.append(f"      key {plain(e['key'])}")
+    return out
+
+
+def _how(e: dict[str, Json]) -> str:
+    said = "under way, or its end is not seen yet" if e["status"] == "begin" else str(e["status"]).replace("_", " ")
+    return said + (f", {plain(e['error']['name'])}" if e["error"] else "")
+
+
+def fitted(text: str, width: int) -> str:
+    """`show` within a terminal: what is long goes on below its beginning; a command stays whole, so that it can be copied."""
+    import textwrap
+
+    out = []
+    for line in text.split("\n"):
+        if len(line) <= width or "durun " in line or width < 40:
+            out.append(line)
+        elif line.startswith(" " * 11):
+            out.append(line[: width - 1] + "…")
+        else:
+            out += textwrap.wrap(line, width, subsequent_indent=" " * 11, drop_whitespace=True, break_on_hyphens=False)
     return "\n".join(out)
 
 
@@ -121,8 +196,8 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
     return None
 
 
-def stands(doc: dict[str, Json]) -> str:
-    """Where a run stands now, and the command that goes on: the last line of a driver."""
+def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
+    """Where a run stands now, and the command that goes on: the last line of a driver. `apart`: each command on its own line."""
     id, status = doc["id"], doc["status"]
     match status:
         case "succeeded":
@@ -135,5 +210,8 @@ def stands(doc: dict[str, Json]) -> str:
             )
         case "cancelled" | "compensated":
             return f"run {id} is {status}"
-    wants = [f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}: {w['command']}" for w in doc["waiting_for"]]
+    between = "\n  " if apart else ": "
+    wants = [
+        f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}" for w in doc["waiting_for"]
+    ]
     return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in wants)

@@ -141,6 +141,11 @@ def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:
     return [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in found]
 
 
+def events(file: File, no: int) -> int:
+    """How many rows a run's history has."""
+    return int(rows(file.db, "SELECT events FROM runs WHERE no = ?", (no,))[0][0])
+
+
 def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
     """(whether there is one, the output) of a run, or of a state of it by path."""
     if state is None:

@@ -56,6 +56,14 @@ class Driver(NamedTuple):
     host: str
 
 
+class UnderWay(NamedTuple):
+    """An effect that a position refers to, as far as whoever watches needs it."""
+
+    no: int
+    attempt: int
+    place: str | None
+
+
 class Exists(Exception):
     """A run with this id is there already."""
 
@@ -232,6 +240,25 @@ class Store:
             " WHERE u.run = ? AND u.status = 'failed' ORDER BY u.effect"
         )
         return [(effect, scope, state) for effect, scope, state in rows(self.file.db, sql, (no,))]
+
+    def standing(self, no: int, limit: int) -> tuple[list[tuple[Position, UnderWay | None]], dict[str, int]]:
+        """Where a run stands, for whoever watches: so many positions, those that move first, each with the effect under way;
+        and how many more there are of each phase."""
+        with self._reading() as db:
+            count = dict(rows(db, "SELECT phase, count(*) FROM positions WHERE run = ? GROUP BY phase", (no,)))
+            sql = "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?"
+            if sum(count.values()) > limit:  # the run itself, then what moves
+                sql += " ORDER BY scope <> '', phase NOT IN ('acting', 'probing'), phase IN ('ended', 'failed'), scope LIMIT ?"
+                found = [_position_of(row) for row in rows(db, sql, (no, limit))]
+            else:
+                found = [_position_of(row) for row in rows(db, sql, (no,))]
+            out: list[tuple[Position, UnderWay | None]] = []
+            for p in found:
+                of = p.asking if p.asking is not None else p.effect
+                row = rows(db, "SELECT no, attempt, place FROM effects WHERE run = ? AND no = ?", (no, of))
+                out.append((p, UnderWay(*row[0]) if row else None))
+                count[p.phase] -= 1
+        return out, count
 
     def held(self, no: int) -> tuple[int, int]:
         """(fence, seq) as they stand."""
