@@ -1,7 +1,8 @@
 """One run survives anything: killed or failing at each call of its driver or keeper, from outside, by strace. Run by scripts/faults.
 
-A case is WHO:FAULT:CALL:N. WHO is the driver or the keeper; with `all` everything dies in the moment in which the driver does.
-FAULT is kill, or an error that the call gives: once (ENOSPC, EIO), or from then on (ENOSPC+, EIO+). A process that is killed just
+A case is WHO:FAULT:CALL:N. WHO is the driver, its keeper, or a later driver that resumes what one left that was killed; with `all`
+everything dies in the moment in which the driver does. FAULT is kill, or an error that the call gives: once (ENOSPC, EIO), or from
+then on (ENOSPC+, EIO+). A process that is killed just
 before its Nth call is one that was killed anywhere after the call before: between two calls that change something nothing can be
 seen from outside, so the calls that change something are all moments there are.
 
@@ -13,6 +14,7 @@ no gaps; the database is whole; nothing is left running; the run has succeeded.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -29,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 LIMIT = 90.0  # s after which a command hangs
 LINE = 'echo "$DURUN_STATE $DURUN_VISIT $DURUN_ATTEMPT $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"'
@@ -84,9 +86,11 @@ CHANGE = (
     "rmdir", "clone", "clone3", "vfork", "execve", "sendto", "sendmsg", "recvfrom", "recvmsg", "read", "flock", "fcntl", "kill", "wait4",
     "waitid", "socketpair", "shutdown", "close", "exit_group",
 )  # fmt: skip
-QUIET = {"driver": ("read", "fcntl", "close"), "keeper": ()}  # nothing of what they do is seen by anybody else
+QUIET = ("read", "fcntl", "close")  # of a driver: nothing of what they do is seen by anybody else
 FAILING = ("write", "pwrite64", "fdatasync", "fsync", "ftruncate", "fallocate", "openat", "mkdir")
+FAILING_BADLY = (*FAILING, "pread64", "unlink", "rmdir")  # by a disk that is broken, not full
 WRITES = re.compile(r"O_CREAT|O_WRONLY|O_RDWR")
+LEFT = ["-e", "trace=recvfrom", "-e", "inject=recvfrom:signal=KILL:when=3"]  # how a driver dies that another resumes
 START = ["start", "plan.yaml", "--id", "r"]
 AS_KEEPER = "import sys; sys.executable = sys.argv.pop(1); from durun.cli import main; main()"
 SENSE = re.compile(r"resume|free some|again|mend|look at|wait")
@@ -159,7 +163,8 @@ class Place:
         """`durun start` with its driver, or its keeper, under strace."""
         words = ["strace", "-qq", "-y", "-s", "160", *strace]
         if who != "keeper":
-            return self.run([*words, "-o", str(log), sys.executable, "-m", "durun", *START])
+            given = ["resume", "r"] if who == "resume" else START
+            return self.run([*words, "-o", str(log), sys.executable, "-m", "durun", *given])
         python = self.folder / "python"
         first = "" if always else f'mkdir {shlex.quote(str(self.folder / "traced"))} 2>/dev/null || exec {sys.executable} "$@"\n'
         python.write_text(f'#!/bin/sh\n{first}exec {shlex.join(words)} -D -o "{log}.$$" {sys.executable} "$@"\n')
@@ -197,10 +202,8 @@ class Place:
 
 
 def send(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 # --- one case ---
@@ -210,6 +213,7 @@ def life(case: Case, folder: Path) -> Found:
     """A run with its fault, resumed until it has ended, and held to its promises."""
     place, wrong = Place(folder), list[str]()
     log = folder / "strace.log"
+    leave(place, case.who)
     words = ["-e", f"trace={case.call}", "-e", case.inject]
     exit, _, err = place.trace(case.who, log, words, always=case.fault.endswith("+"))
     (folder / "stderr").write_text(err)
@@ -224,6 +228,12 @@ def life(case: Case, folder: Path) -> Found:
     return Found(case, fired, doubts, exit, tuple(wrong), folder)
 
 
+def leave(place: Place, who: str) -> None:
+    """For one who resumes: a run whose driver was killed while its command ran."""
+    if who == "resume":
+        place.trace("driver", place.folder / "left.log", LEFT)
+
+
 def first_end(case: Case, fired: bool, exit: int, err: str) -> Iterator[str]:
     """How the command that met the fault may end."""
     if "Traceback" in err or "fault of its own" in err:
@@ -231,9 +241,11 @@ def first_end(case: Case, fired: bool, exit: int, err: str) -> Iterator[str]:
     elif exit == -100:
         yield f"it hangs:\n{err}"
     elif case.fault == "kill":
-        allowed = {"driver": (-9,), "all": (-9,), "keeper": (0, 9)}[case.who] if fired else (0,)
+        allowed = (0,) if not fired else (0, 9) if case.who == "keeper" else (-9,)
         if exit not in allowed:
             yield f"exit {exit}:\n{err}"
+    elif exit == 9 and "not whole" in err:
+        return  # it has happened, and what it gave could not be read: a person is asked
     elif exit not in (0, 8):
         yield f"exit {exit}, not 0 or 8:\n{err}"
     elif exit == 8 and not SENSE.search(err) and case.call != "write":
@@ -373,6 +385,7 @@ def of_effects(db: sqlite3.Connection, lines: list[list[str]]) -> Iterator[str]:
 def calls_of(who: str, folder: Path) -> dict[str, list[tuple[int, str]]]:
     """What the driver or the keeper of a run without a fault calls from its first touch of the database's folder on: (N, line)."""
     place = Place(folder)
+    leave(place, who)
     exit, _, err = place.trace(who, folder / "strace.log", [])
     wrong = [*([] if exit == 0 else [f"exit {exit}: {err}"]), *promises(place)]
     if wrong:
@@ -383,7 +396,7 @@ def calls_of(who: str, folder: Path) -> dict[str, list[tuple[int, str]]]:
         call = line.partition("(")[0]
         count[call] += 1
         begun = begun or (str(place.db) + ".d" in line and call != "execve")
-        if begun and call in CHANGE:
+        if begun and call in (*CHANGE, *FAILING_BADLY):
             found.setdefault(call, []).append((count[call], line))
     place.end()
     return found
@@ -391,17 +404,19 @@ def calls_of(who: str, folder: Path) -> dict[str, list[tuple[int, str]]]:
 
 def every_case(folder: Path, wanted: argparse.Namespace) -> list[Case]:
     cases = []
-    for who in ("driver", "keeper"):
+    for who in ("driver", "keeper", "resume"):
         for call, found in calls_of(who, folder / f"calls-{who}").items():
             numbers = [n for n, _ in found]
-            if call not in QUIET[who]:
+            if call in CHANGE and (who == "keeper" or call not in QUIET):
                 cases += [Case(name, "kill", call, n) for name in ([who, "all"] if who == "driver" else [who]) for n in numbers]
-            if call in FAILING:
+            if who == "keeper" and call == "write":  # its answers, which go to no disk
+                continue
+            if call in FAILING_BADLY:
                 numbers = [n for n, line in found if call != "openat" or WRITES.search(line)]
+                faults = [*(["ENOSPC", "ENOSPC+"] if call in FAILING else []), "EIO", "EIO+"]
                 # a driver reads its own modules by the same call: on a full disk, reading goes on
-                once = call == "openat" and who == "driver"
-                faults = ["ENOSPC", "EIO"] + ([] if once else ["ENOSPC+", "EIO+"])
-                cases += [Case(who, fault, call, n) for fault in faults for n in numbers]
+                once = call == "openat" and who != "keeper"
+                cases += [Case(who, fault, call, n) for fault in faults for n in numbers if not (once and fault.endswith("+"))]
     return [
         c for c in cases
         if (not wanted.who or c.who in wanted.who) and (not wanted.fault or c.fault in wanted.fault)
@@ -491,7 +506,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--budget", type=float, help="seconds after which no further case begins")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--case", action="append", default=[], type=Case.read, help="WHO:FAULT:CALL:N")
-    p.add_argument("--who", action="append", default=[], choices=["driver", "keeper", "all"])
+    p.add_argument("--who", action="append", default=[], choices=["driver", "keeper", "resume", "all"])
     p.add_argument("--fault", action="append", default=[], choices=["kill", "ENOSPC", "ENOSPC+", "EIO", "EIO+"])
     p.add_argument("--call", action="append", default=[])
     p.add_argument("--list", action="store_true", help="only say which cases there are")

@@ -41,6 +41,7 @@ class Ended(NamedTuple):
     stderr: str = ""
     files: Json = None  # where its output lies: {out, err}
     left: tuple[int, ...] = ()  # pids it left behind
+    low: bool = False  # it failed, and less than 16 MiB was free on the disk of its logs then
 
 
 class CouldNotStart(NamedTuple):
