@@ -208,10 +208,9 @@ class failing:
 
 def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None:
     """What an error of SQLite means for a person, or None where it is none, or a bug of ours. `number` is the system's errno."""
-    failed = isinstance(error, apsw.IOError | apsw.CantOpenError)
-    if failed and number in FULL:
+    if isinstance(error, apsw.IOError | apsw.CantOpenError) and number in FULL:
         return f"the disk of {path} is full: nothing more is begun; free some, then resume"
-    if failed and number == errno.EIO:
+    if isinstance(error, apsw.Error) and number == errno.EIO:  # also where SQLite takes what it could not read for damage
         return f"{path} cannot be read or written ({os.strerror(number)}): nothing more is begun; look at its disk, then resume"
     match error:
         case apsw.BusyError():
@@ -219,7 +218,8 @@ def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None
         case apsw.FullError():
             return f"the disk of {path} is full: nothing more is begun; free some, then resume"
         case apsw.CorruptError() | apsw.NotADBError():
-            return f"{path} is damaged, or no database: restore a backup"
+            # SQLite says the same where the disk did not give what it was asked for
+            return f"{path} is damaged, or no database: look at its disk, then the same again; where it stays so, restore a backup"
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return f"{path} cannot be opened for writing: look at its owner, its mode and its folder"
         case apsw.IOError() | apsw.ProtocolError():
@@ -249,7 +249,7 @@ def look(path: str, *, create: bool) -> bool:
         _refuse_remote(above)
         return False
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if not stat.S_ISREG(there.st_mode):
         raise StoreUnusable(f"{path} is no file")
     if there.st_uid != os.geteuid():
@@ -266,7 +266,7 @@ def _look_at_header(path: str, size: int) -> None:
         with open(path, "rb") as f:
             head = f.read(100)
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
         raise StoreUnusable(f"{path} is damaged, or no database: name another with --db or $DURUN_DB")
     version, application = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (60, 68))
@@ -305,7 +305,7 @@ def _make(path: str) -> None:
         _refuse_remote(folder)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
 
 
 def make_folder(folder: str) -> None:
@@ -313,7 +313,7 @@ def make_folder(folder: str) -> None:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
-        raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
 
 
 def statements(version: int) -> list[str]:
