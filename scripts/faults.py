@@ -1,8 +1,8 @@
 """One run survives anything: killed or failing at each call of its driver or keeper, from outside, by strace. Run by scripts/faults.
 
 A case is WHO:FAULT:CALL:N. WHO is the driver, its keeper, or a later driver that resumes what one left that was killed; with `all`
-everything dies in the moment in which the driver does. FAULT is kill, or an error that the call gives: once (ENOSPC, EIO), or from
-then on (ENOSPC+, EIO+). A process that is killed just
+everything dies in the moment in which the driver does. FAULT is kill, kill+ (so dies each keeper the driver begins), or an error that
+the call gives: once (ENOSPC, EIO), or from then on (ENOSPC+, EIO+). A process that is killed just
 before its Nth call is one that was killed anywhere after the call before: between two calls that change something nothing can be
 seen from outside, so the calls that change something are all moments there are.
 
@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+CANNOT = 77  # exit: nothing can be traced here
 LIMIT = 90.0  # s after which a command hangs
 LINE = 'echo "$DURUN_STATE $DURUN_VISIT $DURUN_ATTEMPT $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"'
 PLAN = f"""
@@ -91,6 +92,16 @@ FAILING = ("write", "pwrite64", "fdatasync", "fsync", "ftruncate", "fallocate", 
 FAILING_BADLY = (*FAILING, "pread64", "unlink", "rmdir")  # by a disk that is broken, not full
 WRITES = re.compile(r"O_CREAT|O_WRONLY|O_RDWR")
 LEFT = ["-e", "trace=recvfrom", "-e", "inject=recvfrom:signal=KILL:when=3"]  # how a driver dies that another resumes
+MARKED = (
+    ("driver", "kill", "mkdir", ""), ("driver", "kill", "openat", "journal"), ("driver", "kill EIO", "openat", "runs.db-wal"),
+    ("driver", "kill ENOSPC EIO+", "fdatasync", ""), ("driver", "kill ENOSPC+ EIO", "pwrite64", "runs.db-wal"),
+    ("driver", "kill", "sendto", "begin"), ("driver", "kill", "recvfrom", "ended"), ("driver", "kill", "unlink", "journal"),
+    ("driver", "EIO", "pread64", "runs.db>"),
+    ("keeper", "kill ENOSPC EIO+", "openat", "out"), ("keeper", "kill EIO+ ENOSPC+", "pwrite64", "about"),
+    ("keeper", "kill EIO", "pwrite64", "begun"), ("keeper", "kill EIO+", "pwrite64", "ended"), ("keeper", "kill", "write", "ended"),
+    ("keeper", "kill+ EIO+", "openat", "gate"), ("keeper", "EIO", "pread64", "gen.out|[0-9].out"), ("keeper", "kill", "wait4", ""),
+    ("resume", "kill EIO", "pwrite64", "gate"), ("resume", "kill", "fdatasync", ""), ("resume", "EIO", "openat", "gate"),
+)  # fmt: skip
 START = ["start", "plan.yaml", "--id", "r"]
 AS_KEEPER = "import sys; sys.executable = sys.argv.pop(1); from durun.cli import main; main()"
 SENSE = re.compile(r"resume|free some|again|mend|look at|wait")
@@ -113,8 +124,9 @@ class Case(NamedTuple):
     @property
     def inject(self) -> str:
         """What strace is told."""
-        how = "signal=KILL" if self.fault == "kill" else f"error={self.fault.rstrip('+')}"
-        return f"inject={self.call}:{how}:when={self.n}{'+' if self.fault.endswith('+') else ''}"
+        if self.fault.startswith("kill"):
+            return f"inject={self.call}:signal=KILL:when={self.n}"
+        return f"inject={self.call}:error={self.fault.rstrip('+')}:when={self.n}{'+' if self.fault.endswith('+') else ''}"
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -218,7 +230,7 @@ def life(case: Case, folder: Path) -> Found:
     exit, _, err = place.trace(case.who, log, words, always=case.fault.endswith("+"))
     (folder / "stderr").write_text(err)
     logs = "".join(p.read_text(errors="replace") for p in sorted(folder.glob("strace.log*")))
-    fired = "+++ killed by SIGKILL" in logs if case.fault == "kill" else "(INJECTED)" in logs
+    fired = "+++ killed by SIGKILL" in logs if case.fault.startswith("kill") else "(INJECTED)" in logs
     if case.who == "all":
         place.end()
     wrong += first_end(case, fired, exit, err)
@@ -240,8 +252,9 @@ def first_end(case: Case, fired: bool, exit: int, err: str) -> Iterator[str]:
         yield f"a traceback, or a fault of its own:\n{err}"
     elif exit == -100:
         yield f"it hangs:\n{err}"
-    elif case.fault == "kill":
+    elif case.fault.startswith("kill"):
         allowed = (0,) if not fired else (0, 9) if case.who == "keeper" else (-9,)
+        allowed += (8,) if case.fault == "kill+" else ()  # each keeper died before it began anything
         if exit not in allowed:
             yield f"exit {exit}:\n{err}"
     elif exit == 9 and "not whole" in err:
@@ -402,13 +415,27 @@ def calls_of(who: str, folder: Path) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
+def marked_cases(folder: Path) -> list[Case]:
+    """The first and the last of those calls at which most is at stake."""
+    cases, calls = [], {who: calls_of(who, folder / f"calls-{who}") for who in ("driver", "keeper", "resume")}
+    for who, faults, call, what in MARKED:
+        of = calls[who].get(call, [])
+        numbers = [n for n, line in of if re.search(what, line)]
+        if not numbers:
+            raise SystemExit(f"no {who} calls {call} with {what}: {[line for _, line in of][:5]}")
+        cases += [Case(who, fault, call, n) for fault in faults.split() for n in sorted({numbers[0], numbers[-1]})]
+    return cases
+
+
 def every_case(folder: Path, wanted: argparse.Namespace) -> list[Case]:
     cases = []
     for who in ("driver", "keeper", "resume"):
         for call, found in calls_of(who, folder / f"calls-{who}").items():
             numbers = [n for n, _ in found]
             if call in CHANGE and (who == "keeper" or call not in QUIET):
-                cases += [Case(name, "kill", call, n) for name in ([who, "all"] if who == "driver" else [who]) for n in numbers]
+                cases += [Case(who, "kill", call, n) for n in numbers]
+                cases += [Case("all", "kill", call, n) for n in numbers if who == "driver"]
+                cases += [Case(who, "kill+", call, n) for n in numbers if who == "keeper"]
             if who == "keeper" and call == "write":  # its answers, which go to no disk
                 continue
             if call in FAILING_BADLY:
@@ -492,6 +519,86 @@ def left_until(end: float, left: Iterator[Case]) -> Iterator[Case]:
         yield case
 
 
+# --- much output ---
+
+MUCH = """
+durun: 1
+name: much
+input: {much: string, more: string}
+start: logs
+states:
+  logs:
+    run: head -c "$MUCH" /dev/zero | tr "\\0" "\\377"
+    env: {MUCH: '${{ input.much }}'}
+    next: data
+  data:
+    run: [head, -c, '${{ input.more }}', /dev/zero]
+    output: text
+    catch: [{on: [output_too_large], next: fails}]
+    next: fails
+  fails:
+    run: head -c "$MORE" /dev/zero | tr "\\0" "\\377" >&2; exit 3
+    env: {MORE: '${{ input.more }}'}
+    catch: [{on: ['exit:3'], next: stands}]
+    next: stands
+  stands: {run: 'echo up > up; until [ -e go ]; do sleep 0.02; done', next: succeeded}
+"""
+DRIVER, KEEPER = 60, 16  # MiB that they may have at their peak
+TAILS = 128 << 10  # bytes: the last 4 KiB of what a command complained go with its error, wherever that is told
+
+
+def size(text: str) -> int:
+    return int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
+
+
+def much(bytes_: int) -> int:
+    """A run that prints much beside one that prints nothing: memory and database stay as they are, and its logs can be read."""
+    folder = Path(tempfile.mkdtemp(prefix="durun-output-"))
+    little, lot = (measure(folder / str(n), n) for n in (0, bytes_))
+    print(f"{'':<24} {'nothing':>10} {bytes_:>14}")
+    for name in little:
+        print(f"{name:<24} {little[name]:>10} {lot[name]:>14}")
+    wrong = [name for name in little if lot[name] > little[name] * 1.3 + TAILS * ("database" in name)]
+    wrong += [name for name, most in (("driver, KiB", DRIVER), ("keeper, KiB", KEEPER)) if lot[name] > most * 1024]
+    shutil.rmtree(folder, ignore_errors=True)
+    print(*(f"VIOLATION {name}" for name in wrong), sep="\n")
+    return 1 if wrong else 0
+
+
+def measure(folder: Path, bytes_: int) -> dict[str, int]:
+    """Peak memory of the driver and of its keeper, and the size of the database; raises where the run or its logs are not right."""
+    place, more = Place(folder), min(bytes_, 256 << 20)
+    (folder / "plan.yaml").write_text(MUCH)
+    words = [sys.executable, "-m", "durun", "start", "plan.yaml", "--id", "r", "-i", f"much={bytes_}", "-i", f"more={more}"]
+    process = subprocess.Popen(words, cwd=folder, env=place.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (folder / "up").exists():
+        if process.poll() is not None:
+            raise SystemExit(f"exit {process.returncode}: {process.communicate()[1]}")
+        time.sleep(0.05)
+    (keeper,) = [pid for pid in place.processes() if "keeper.py" in cmdline(pid)]
+    found = {"driver, KiB": peak(process.pid), "keeper, KiB": peak(keeper)}
+    (folder / "go").touch()
+    err = process.communicate()[1]
+    found["database, bytes"] = sum(p.stat().st_size for p in folder.glob("runs.db*") if p.is_file())
+    logs = subprocess.Popen(
+        [sys.executable, "-m", "durun", "logs", "r", "logs"], env=place.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert logs.stdout is not None
+    printed = sum(len(part) for part in iter(lambda: logs.stdout.read(1 << 20), b""))
+    shown = [place.durun(*of) for of in (["show", "r"], ["history", "r"], ["show", "r", "--json"])]
+    errors = {e["path"]: e["error"] for e in json.loads(shown[2][1])["effects"]}
+    if process.returncode or printed != bytes_ or any(exit or "Traceback" in err for exit, _, err in shown) or "Traceback" in err:
+        raise SystemExit(f"exit {process.returncode}, {printed} of {bytes_} bytes in its log: {err} {shown}")
+    if bytes_ > 16 << 20 and "output_too_large" not in shown[1][1]:
+        raise SystemExit(f"an output over 16 MiB is taken: {errors}")
+    return found
+
+
+def peak(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
 def may_trace() -> str:
     """Why strace cannot be used here; '' where it can."""
     if shutil.which("strace") is None:
@@ -507,30 +614,35 @@ def options() -> argparse.Namespace:
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--case", action="append", default=[], type=Case.read, help="WHO:FAULT:CALL:N")
     p.add_argument("--who", action="append", default=[], choices=["driver", "keeper", "resume", "all"])
-    p.add_argument("--fault", action="append", default=[], choices=["kill", "ENOSPC", "ENOSPC+", "EIO", "EIO+"])
+    p.add_argument("--fault", action="append", default=[], choices=["kill", "kill+", "ENOSPC", "ENOSPC+", "EIO", "EIO+"])
     p.add_argument("--call", action="append", default=[])
+    p.add_argument("--marked", action="store_true", help="the calls at which most is at stake, alone")
+    p.add_argument("--output", type=size, help="instead of all this: a command that prints so much (256M, 10G)")
     p.add_argument("--list", action="store_true", help="only say which cases there are")
     return p.parse_args()
 
 
 def main() -> int:
     wanted = options()
+    if wanted.output is not None:
+        return much(wanted.output)
     if why := may_trace():
         print(why, file=sys.stderr)
-        return 2
+        return CANNOT
     folder = Path(tempfile.mkdtemp(prefix="durun-faults-"))
     seed = random.randrange(1 << 32) if wanted.budget is not None and wanted.seed is None else wanted.seed
     tally = Tally(seed)
-    cases = wanted.case or every_case(folder, wanted)
+    cases = wanted.case or (marked_cases(folder) if wanted.marked else every_case(folder, wanted))
     if wanted.list:
         print(*cases, sep="\n")
         return 0
     begun = time.monotonic()
     if wanted.budget is not None:
         draw(cases, folder, wanted.jobs, tally, wanted.budget)
-    elif wanted.case:
-        for case in cases:
-            tally.add(life(case, folder / str(case).replace(":", "-")))
+    elif wanted.case or wanted.marked:
+        with ThreadPoolExecutor(wanted.jobs) as pool:
+            for found in pool.map(lambda c: life(c, folder / str(c).replace(":", "-")), cases):
+                tally.add(found)
     else:
         enumerate_all(cases, folder, wanted.jobs, tally)
     print(*tally.lines(), sep="\n")
