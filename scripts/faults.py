@@ -235,6 +235,8 @@ def life(case: Case, folder: Path) -> Found:
         place.end()
     wrong += first_end(case, fired, exit, err)
     doubts = finish(place, wrong)
+    if doubts and case.who in ("driver", "resume"):
+        wrong.append("a person was asked, though the keeper lived and knew")
     wrong += promises(place)
     place.end()
     return Found(case, fired, doubts, exit, tuple(wrong), folder)
@@ -463,6 +465,8 @@ class Tally:
 
     def add(self, found: Found) -> None:
         self.found.append(found)
+        if len(self.found) % 100 == 0:
+            print(f"{len(self.found)} cases", file=sys.stderr, flush=True)
         if found.wrong:
             again = f"scripts/faults --case {found.case}" + ("" if self.seed is None else f"   (drawn by --seed {self.seed})")
             print(f"VIOLATION {found.case}: strace -e {found.case.inject}\n  {again}\n  kept: {found.folder}", flush=True)
