@@ -6,11 +6,13 @@ What is marked there is run whole; of all the rest a part that a seed draws. A v
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from program import COMMAND, Program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs strace and /proc")
 FAULTS = Path(__file__).parents[2] / "scripts" / "faults.py"
@@ -38,3 +40,15 @@ def test_a_run_survives_whatever_fault_a_seed_draws() -> None:
 
 def test_much_output_grows_neither_driver_nor_keeper_nor_database() -> None:
     assert "database" in faults("--output", "256M")
+
+
+def test_a_log_that_the_disk_does_not_give_is_refused_without_a_traceback(durun: Program) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    durun.plan("start: a\nstates: {a: {run: [echo, said], next: succeeded}}\n")
+    run = durun.start()
+    log = next(Path(f"{durun.db}.d").glob("*/*.out"))
+    words = ["strace", "-o", "/dev/null", "-P", str(log), "-e", "inject=openat:error=EIO", *COMMAND, "logs", run]
+    done = subprocess.run(words, env=durun.env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr, str(log) in done.stderr) == (8, False, True), done.stderr
+    assert durun("logs", run).stdout == "said\n"
