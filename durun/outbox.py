@@ -6,10 +6,12 @@ taking a run over it finds out what became of each intent of the driver before: 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from durun.effects.command import (
@@ -40,16 +42,30 @@ Json = Any
 SHELLS = {"sh": ["/bin/sh", "-eu", "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}
 PINNED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
 STDERR = 4096  # bytes of it that an error keeps
+FULL = (errno.ENOSPC, errno.EDQUOT)
+VAIN = 3  # keepers in a row that died before they had anything to say
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
 
 
 def new_commands(folder: str, place: str) -> Commands:
     """A place and its keeper. Raises StoreUnusable where the folder cannot take them, or no process can be begun."""
-    try:
+    with usable(folder):
         return Commands(folder, place)
+
+
+@contextmanager
+def usable(folder: str) -> Iterator[None]:
+    """What the system refuses in the folder of logs, locks and notes is a refusal: the next resume finds what is stored there."""
+    try:
+        yield
     except OSError as e:
-        why = os.strerror(e.errno or 0)
-        raise StoreUnusable(f"{folder} cannot be used: {why}: nothing is begun; mend that, then resume") from None
+        raise StoreUnusable(unusable(folder, e.errno or 0)) from None
+
+
+def unusable(folder: str, number: int) -> str:
+    if number in FULL:
+        return f"the disk of {folder} is full: nothing more is begun; free some, then resume"
+    return f"{folder} cannot be used: {os.strerror(number)}: nothing more is begun; mend that, then resume"
 
 
 class Adopted(NamedTuple):
@@ -58,6 +74,8 @@ class Adopted(NamedTuple):
     effect: Effect
     notes: Notes
     begun: Begun
+    signs: tuple[int, ...]  # of life, as last seen
+    since: float  # when they last changed, or were first looked at
 
 
 class Deliverer:
@@ -77,6 +95,7 @@ class Deliverer:
         self._known: list[Happening] = []  # what is known without waiting for it
         self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
         self.secrets.learn()
+        self._vain = 0
 
     @property
     def place(self) -> str:
@@ -145,6 +164,10 @@ class Deliverer:
         for token, effect in self._sent.items():
             if effect.no == no:
                 self._sender.stop(token, steps[0][1], why)
+        with usable(self.commands.folder):
+            self._stop(no, steps, why)
+
+    def _stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None:
         for token, effect in self._issued.items():
             if effect.no == no:
                 self.commands.stop(token, steps, why)
@@ -158,6 +181,10 @@ class Deliverer:
 
     def recover(self, effect: Effect) -> Happening | None:
         """What became of an intent of another driver: an event, or None where it is alive and watched from now on."""
+        with usable(self.commands.folder):
+            return self._recover(effect)
+
+    def _recover(self, effect: Effect) -> Happening | None:
         assert effect.place is not None
         if "method" in effect.request:
             return self._recover_request(effect, effect.place)
@@ -171,7 +198,7 @@ class Deliverer:
         if isinstance(said, Nothing):
             return Moved(effect.no)
         if isinstance(said, Begun):
-            self._adopted[effect.no] = Adopted(effect, notes, said)
+            self._adopted[effect.no] = Adopted(effect, notes, said, notes.signs(said), time.monotonic())
             return self._look(self._adopted[effect.no])
         return self._event(effect, said)
 
@@ -188,10 +215,10 @@ class Deliverer:
 
     def _look(self, adopted: Adopted) -> Happening | None:
         """Whether an adopted command has ended by now."""
-        effect, notes, begun = adopted
+        effect, notes, begun, *_ = adopted
         keeper = notes.keeper_alive()
         if not keeper:
-            self._enforce(effect, notes, begun)
+            self._enforce(adopted)
         # once it is to stop, what left its group and holds its output is no reason to wait
         lives = notes.group_alive if effect.no in self._killed else notes.alive
         alive = keeper or lives(begun, effect.key)
@@ -199,7 +226,7 @@ class Deliverer:
         said = notes.of(begun.token)
         if isinstance(said, Begun):
             begun = said
-            self._adopted[effect.no] = adopted._replace(begun=said)
+            self._adopted[effect.no] = self._adopted[effect.no]._replace(begun=said)
         if isinstance(said, End | NoStart):
             del self._adopted[effect.no]
             return self._event(effect, said)
@@ -208,22 +235,41 @@ class Deliverer:
             return Lost(effect.no, "its keeper died, and nobody saw how it ended")
         return None
 
-    def _enforce(self, effect: Effect, notes: Notes, begun: Begun) -> None:
-        """Timeout, and the KILL after a grace, where no keeper is left to see to them."""
+    def _enforce(self, adopted: Adopted) -> None:
+        """Timeout, heartbeat, and the KILL after a grace, where no keeper is left to see to them."""
+        effect, notes, begun, *_ = adopted
         now = time.monotonic()
-        timeout = effect.request.get("timeout")
-        boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-        if effect.no not in self._killed and timeout is not None and boot - begun.before > timeout / 1000:
-            notes.ask_stop(begun, effect.key, [("TERM", GRACE)], "timeout")
+        why = "" if effect.no in self._killed else self._over(adopted, now)
+        if why:
+            notes.ask_stop(begun, effect.key, [("TERM", GRACE)], why)
             self._killed[effect.no] = now + GRACE / 1000
         elif now > self._killed.get(effect.no, float("inf")):
             notes.ask_stop(begun, effect.key, [("KILL", 0)], "timeout")
             self._killed[effect.no] = now + 1.0
 
+    def _over(self, adopted: Adopted, now: float) -> str:
+        """Whether an adopted command has had its time, or was silent for too long since somebody looks; '' where neither."""
+        effect, notes, begun, signs, since = adopted
+        timeout, heartbeat = effect.request.get("timeout"), effect.request.get("heartbeat")
+        boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        if timeout is not None and begun.pid is not None and boot - begun.before > timeout / 1000:
+            return "timeout"
+        if heartbeat is None:
+            return ""
+        if (seen := notes.signs(begun)) != signs:
+            self._adopted[effect.no] = adopted._replace(signs=seen, since=now)
+        elif now - since > heartbeat / 1000:
+            return "heartbeat"
+        return ""
+
     # to hear
 
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]:
         """What has happened, waiting at most so many seconds for it (less where `wake` becomes readable)."""
+        with usable(self.commands.folder):
+            return self._receive(timeout, wake)
+
+    def _receive(self, timeout: float, wake: int | None) -> list[Happening]:
         events, self._known = self._known, []
         wait = min(timeout, LOOK) if self._adopted else timeout
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
@@ -267,16 +313,21 @@ class Deliverer:
 
     def _report(self, report: End | NoStart | Full | Refused | KeeperGone) -> list[Happening]:
         if isinstance(report, KeeperGone):
-            return self._without_keeper()
+            return self._without_keeper(report)
+        self._vain = 0
         if isinstance(report, Refused):
             raise Superseded("another driver has closed the gate of this one")
         if isinstance(report, Full):
-            raise StoreUnusable(f"the disk of {self.path} is full: nothing more is begun; free some, then resume")
+            raise StoreUnusable(unusable(self.commands.folder, report.errno))
         effect = self._issued.pop(report.token, None)
         return [self._event(effect, report)] if effect is not None else []
 
-    def _without_keeper(self) -> list[Happening]:
-        """The keeper died: a new one in a new place, and what the old one held is looked for."""
+    def _without_keeper(self, gone: KeeperGone) -> list[Happening]:
+        """The keeper died: a new one in a new place, and what the old one held is looked for. Not again and again."""
+        self._vain += 1
+        if self._vain >= VAIN:
+            what = f"the keeper of {self.commands.path} died, and so did the {VAIN - 1} before it, before they began anything"
+            raise StoreUnusable(f"{what} ({gone.why}): nothing more is begun; mend that, then resume")
         issued, self._issued = list(self._issued.values()), {}
         self._retired.append(self.commands)
         self.commands = new_commands(self.commands.folder, self._new_place())
@@ -302,7 +353,7 @@ class Deliverer:
                     return Lost(effect.no, "what it wrote to $DURUN_OUTPUT is not whole")
         return Ended(
             effect.no, said.status, said.stopped, stdout, data, too_large, self._stderr(said.err) if said.status else "",
-            {"out": said.out, "err": said.err}, said.left, self.secrets.mask.holder(stdout, data),
+            {"out": said.out, "err": said.err}, said.left, self.secrets.mask.holder(stdout, data), said.low,
         )  # fmt: skip
 
     def _stderr(self, path: str) -> str:

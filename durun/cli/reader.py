@@ -147,8 +147,11 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         say(f"{e.object[:60]!a} is no UTF-8 text")
         return 2
     except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG) or e.filename is not None:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
             raise
+        if e.filename is not None:
+            say(f"{os.fsdecode(e.filename)} cannot be used: {os.strerror(e.errno)}; mend that, then the same again")
+            return 8
         _drop_stdout()
         say(f"stdout cannot be written: {os.strerror(e.errno)}")
         return 1

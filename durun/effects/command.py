@@ -61,6 +61,7 @@ class End(NamedTuple):
     data_crc: int
     err_size: int
     ms: int
+    low: bool = False  # it failed, and its disk had less than 16 MiB then
 
 
 class NoStart(NamedTuple):
@@ -72,9 +73,10 @@ class NoStart(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Not begun: its end could not be noted, or its files not made, on a disk that is full."""
+    """Not begun: its end could not be noted, or its files not made: the disk is full, or fails, or another resource has run out."""
 
     token: str
+    errno: int
 
 
 class Refused(NamedTuple):
@@ -85,6 +87,8 @@ class Refused(NamedTuple):
 
 class KeeperGone(NamedTuple):
     """The keeper died; what it held is to be looked for."""
+
+    why: str
 
 
 Report = End | NoStart | Full | Refused | KeeperGone
@@ -170,9 +174,7 @@ class Commands:
         data = self._read()
         if not data:
             self._gone = True
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, 0)
-            return [KeeperGone()]
+            return [KeeperGone(self._how_it_died())]
         self._incoming += data
         found: list[Report] = []
         while len(self._incoming) >= 4:
@@ -184,6 +186,13 @@ class Commands:
             self._held.discard(report.token)
             found.append(report)
         return found
+
+    def _how_it_died(self) -> str:
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:
+            return "it is gone"
+        return os.strerror(code) if code > 0 else f"a signal ended it ({-code})"
 
     def _readable(self, timeout: float | None) -> bool:
         poll = select.poll()
@@ -205,7 +214,7 @@ class Commands:
         self._socket.close()
         if idle and not keep:
             for name in FILES:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self.path, name))
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)
@@ -231,18 +240,18 @@ def report_of(words: Sequence[str], place: str) -> End | NoStart | Full | Refuse
         return _end_of(token, words[2:], place)
     if kind == "nostart":
         return NoStart(token, int(words[2]), words[3])
-    return Full(token) if kind == "full" else Refused(token)
+    return Full(token, int(words[2])) if kind == "full" else Refused(token)
 
 
 def _end_of(token: str, words: Sequence[str], place: str) -> End:
     def within(name: str) -> str:
         return f"{place}/{name}" if name else ""
 
-    status, stopped, left, out, err, out_size, err_size, out_crc, data, data_size, data_crc, ms = words
+    status, stopped, left, out, err, out_size, err_size, out_crc, data, data_size, data_crc, ms, *more = words
     return End(
         token, int(status), stopped, tuple(map(int, left.split(","))) if left else (), within(out), within(err),
         int(out_size), int(out_crc), within(data), None if data_size == "-1" else int(data_size), int(data_crc), int(err_size),
-        int(ms),
+        int(ms), more == ["1"],
     )  # fmt: skip
 
 
@@ -254,7 +263,7 @@ def read_whole(folder: str, path: str, size: int, crc: int) -> bytes | None:
         with open(os.path.join(folder, path), "rb") as f:
             data = f.read(size)
     except FileNotFoundError:
-        return None
+        return None  # any other trouble raises OSError: the output is there, and the next resume may read it
     return data if len(data) == size and binascii.crc32(data) == crc else None
 
 

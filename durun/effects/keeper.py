@@ -12,8 +12,9 @@ Rules:
   stop can only hasten it
 - only the keeper signals a group, and before it has reaped the leader
 - the end of the command ends it, not the end of its output; what it leaves behind is named
-- a disk that is full and a resource that is short are no fault of the command: the first is reported as such, the second waits
-  for a command to end
+- a disk that is full or fails and a resource that is short are no fault of the command: the first is reported as such, the second
+  waits for a command to end
+- an end that cannot be noted is told all the same: the driver, which lives, can commit it
 - without a driver it goes on until its last command has ended, looking at the control file five times a second
 
 Started as: keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
@@ -46,6 +47,8 @@ CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 READ = 1 << 16
 MOMENT = 0.02  # s between looks at what gives no sign when it changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OURS = ("its output", "its stdin", "its notes")  # what we make for a command: that it cannot be made is no fault of the command
+ROOM = 16 * 1024 * 1024  # bytes below which a disk counts as full
 SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 NAMES = {"INT": signals.SIGINT, "TERM": signals.SIGTERM, "KILL": signals.SIGKILL}
@@ -127,11 +130,24 @@ class Journal:
             self.reserved += CHUNK
 
     def note(self, *words: object) -> bytes:
-        said = "\t".join(map(str, words)).encode("utf-8", "surrogateescape")
+        said = said_of(words)
         line = b"%08x %s\n" % (binascii.crc32(said), said)
         write_all(JOURNAL, line, self.at)
         self.at += len(line)
         return said
+
+    def note_if_it_can_be(self, *words: object) -> bytes:
+        """A record of what has happened already: a disk that fails costs the record, not the answer."""
+        for _ in range(2):
+            try:
+                return self.note(*words)
+            except OSError:
+                pass
+        return said_of(words)
+
+
+def said_of(words: tuple[object, ...]) -> bytes:
+    return "\t".join(map(str, words)).encode("utf-8", "surrogateescape")
 
 
 def write_all(fd: int, data: bytes, at: int) -> None:
@@ -244,10 +260,9 @@ class Keeper:
         while self.outgoing:
             try:
                 n = posix.write(SOCKET, self.outgoing)
-            except BlockingIOError:
-                return
-            except OSError:
-                self.outgoing = b""
+            except OSError as e:
+                if e.errno in (errno.EPIPE, errno.ECONNRESET):
+                    self.outgoing = b""
                 return
             self.outgoing = self.outgoing[n:]
 
@@ -301,7 +316,9 @@ class Keeper:
             files.append(self.take("err", False))
             what = "its stdin"
             opened.append(self.stdin(request["stdin"]))
-            opened += [file.for_command() for file in files]
+            what = "its output"
+            for file in files:
+                opened.append(file.for_command())
             what = "environment"
             env = environ_of(request)
             what = "directory"
@@ -310,8 +327,9 @@ class Keeper:
             words = [word.encode("utf-8", "surrogateescape") for word in request["argv"]]
             actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(opened)]
             program = find(words[0] if words else b"", env)
-            self.journal.note("about", token, files[0].name, files[1].name)
-            noted, before = True, clock()
+            what = "its notes"
+            self.journal.note("about", token, files[0].name, files[1].name, "%d.alive" % request["n"])
+            what, noted, before = "program", True, clock()
             pid = posix.posix_spawn(program, words, env, file_actions=actions, setsid=True, setsigdef=DEFAULT, setsigmask=[])
             self.jobs[token] = Job(token, pid, (files[0], files[1]), request, time.monotonic())
         except (OSError, ValueError) as e:
@@ -325,21 +343,21 @@ class Keeper:
             if token not in self.jobs:
                 for file in files:
                     self.give_back(file)
-        self.journal.note("begun", token, pid, before, clock())
+        self.journal.note_if_it_can_be("begun", token, pid, before, clock())
         if "stop" in request:
             self.go_on_to_stop(self.jobs[token], *request["stop"])
 
     def not_begun(self, request: Request, number: int, what: str, noted: bool, later: bool) -> None:
         token = request["token"]
-        if number in FULL or later:
+        if later or number in FULL or number in SHORT or what in OURS:
             if noted:
-                self.journal.note("not_yet", token, number)
-            if number in FULL:
-                self.answer(b"full\t" + token.encode())
-            else:
+                self.journal.note_if_it_can_be("not_yet", token, number)
+            if later:
                 self.waiting.append(request)
+            else:
+                self.answer(b"full\t%s\t%d" % (token.encode(), number))
         else:
-            self.answer(self.journal.note("nostart", token, number, what))
+            self.answer(self.journal.note_if_it_can_be("nostart", token, number, what))
 
     def introduce(self) -> None:
         """Notes who this is: whoever finds a pid here must know in which boot and which PID namespace it means something."""
@@ -436,14 +454,23 @@ class Keeper:
             if file.held():
                 left = left + [pid for pid in holders(file.fd) if pid not in left]
         crc = sum_of(out.fd) if job.request["capture"] and sizes[0] else 0
-        said = self.journal.note(
+        said = self.journal.note_if_it_can_be(
             "ended", job.token, job.status, job.stopped, ",".join(map(str, sorted(left)[:20])),
             out.name if sizes[0] else "", err.name if sizes[1] else "", *sizes, crc,
             "%d.json" % job.request["n"], *file_sum(job.request["data"]), int((time.monotonic() - job.begun) * 1000),
+            int(bool(job.status) and self.little_room()),
         )  # fmt: skip
         self.answer(said)
         for file in job.files:
             self.give_back(file)
+
+    def little_room(self) -> bool:
+        """Whether the disk of the logs is full, or nearly: why a command failed may then be lost with what it could not print."""
+        try:
+            found = posix.fstatvfs(self.here)
+        except OSError:
+            return False
+        return found.f_bavail * found.f_frsize < ROOM
 
     def tidy(self) -> int:
         """Takes the empty files away; how many there were."""
@@ -481,9 +508,13 @@ def touched(path: bytes) -> int:
 
 
 def sum_of(fd: int) -> int:
+    """The checksum of what becomes data; -1, which fits nothing, where it cannot be read."""
     crc, at = 0, 0
     while at <= CAPTURE:
-        data = posix.pread(fd, READ * 16, at)
+        try:
+            data = posix.pread(fd, READ * 16, at)
+        except OSError:
+            return -1
         if not data:
             break
         crc = binascii.crc32(data, crc)
@@ -501,15 +532,15 @@ def file_sum(path: bytes) -> tuple[int, int]:
         return -2, 0
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
-    except OSError:
-        return -2, 0
+    except OSError as e:
+        return (1, -1) if e.errno in (errno.EIO, *SHORT) else (-2, 0)  # something is there, and it is not the command's fault
     try:
         found = posix.fstat(fd)
         if found.st_mode & 0o170000 != 0o100000:
             return -2, 0
         return found.st_size, sum_of(fd)
     except OSError:
-        return -2, 0
+        return 1, -1
     finally:
         posix.close(fd)
 
@@ -629,7 +660,10 @@ def main() -> None:
     posix.closerange(5, max(1 << 16, posix.sysconf("SC_OPEN_MAX")))
     for fd in (SOCKET, JOURNAL):
         posix.set_inheritable(fd, False)
-    Keeper(sys.argv[1]).run()
+    try:
+        Keeper(sys.argv[1]).run()
+    except OSError as e:  # the driver, which sees us end, can say why
+        posix._exit(e.errno or 1)
     posix._exit(0)
 
 

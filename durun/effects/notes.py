@@ -50,6 +50,7 @@ class Begun(NamedTuple):
     after: float
     out: str
     err: str
+    alive: str = ""  # what is touched as a sign of life
 
 
 Noted = Nothing | Begun | End | NoStart
@@ -148,11 +149,10 @@ class Notes:
         for words in self._said(token):
             match words[0], noted:
                 case "about", _:
-                    noted = Begun(token, None, 0.0, 0.0, words[2], words[3])
-                case "begun", Begun(out=out, err=err):
-                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), out, err)
+                    noted = Begun(token, None, 0.0, 0.0, *words[2:5])
                 case "begun", _:
-                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), "", "")
+                    files = noted[4:] if isinstance(noted, Begun) else ("", "")
+                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), *files)
                 case "not_yet", _:
                     noted = Nothing()
                 case (("ended" | "nostart"), _):
@@ -181,6 +181,17 @@ class Notes:
         if begun.pid is None:
             return bool(_with_key(key))
         return self.pids_count() and ours(begun, key)
+
+    def signs(self, begun: Begun) -> tuple[int, ...]:
+        """What changes with each sign of life of a command: how much it printed, and when it touched its heartbeat file."""
+        found = []
+        for name in (begun.out, begun.err, begun.alive):
+            try:
+                there = os.stat(os.path.join(self.path, name)) if name else None
+            except OSError:
+                there = None
+            found.append(0 if there is None else there.st_mtime_ns if name == begun.alive else there.st_size)
+        return tuple(found)
 
     def ask_stop(self, begun: Begun, key: str, steps: list[tuple[str, int]], why: str) -> None:
         """Has a command stopped: by its keeper, or where that is dead, by the signal itself once it is sure whose it is."""

@@ -44,6 +44,7 @@ class Ended(NamedTuple):
     files: Json = None  # where its output lies: {out, err}
     left: tuple[int, ...] = ()  # pids it left behind
     secret: str = ""  # the secret whose value is in its output
+    low: bool = False  # it failed, and less than 16 MiB was free on the disk of its logs then
 
 
 class CouldNotStart(NamedTuple):

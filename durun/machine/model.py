@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from durun.machine.scope import inside, under
+from durun.machine.scope import inside, path_of, under, undo
 
 Json = Any
 
@@ -90,6 +90,7 @@ class Position(NamedTuple):
     gone: int = 0  # were stopped
     of: int | None = None  # of an undo: the effect it undoes
     settling: bool = False  # of an undo: whether its effect happened is asked first
+    owed: Json = None  # of an undo that is settled first: [request, key, error], rendered as far as it could be
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
 
 
@@ -251,21 +252,26 @@ def apply(at: Checkpoint, move: Move) -> None:
     for scope, position in move.positions.items():
         _place(at, scope, position)
     at.states.update(move.states)
-    for no, effect in move.effects.items():
-        p = at.positions.get(effect.scope)
-        if p is None or no not in (p.effect, p.asking):
-            at.effects.pop(no, None)
+    for no in move.effects:
+        _drop_unless_referred(at, no)
 
 
 def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
-    """A position as it stands now; the effects it no longer refers to go."""
-    before = at.positions.get(scope)
-    kept = (position.effect, position.asking) if position is not None else ()
-    if before is not None:
-        for no in (before.effect, before.asking):
-            if no is not None and no not in kept:
-                at.effects.pop(no, None)
+    """A position as it stands now; the effects that none refers to any longer go."""
+    before = at.positions.pop(scope, None)
     if position is not None:
         at.positions[scope] = position
-    else:
-        at.positions.pop(scope, None)
+    if before is not None:
+        for no in (before.effect, before.asking):
+            _drop_unless_referred(at, no)
+
+
+def _drop_unless_referred(at: Checkpoint, no: int | None) -> None:
+    effect = at.effects.get(no) if no is not None else None
+    if effect is None:
+        return
+    for scope in (effect.scope, undo(path_of(effect.scope, effect.state))):
+        p = at.positions.get(scope)
+        if p is not None and effect.no in (p.effect, p.asking):
+            return
+    del at.effects[effect.no]

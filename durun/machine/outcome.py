@@ -49,7 +49,14 @@ def signal_name(number: int) -> str:
 
 
 def of_command(state: State, ended: Ended) -> Outcome:
-    """How this end of a command counts."""
+    """How this end of a command counts. A disk that was full then is named, without a guess at what it did."""
+    outcome = _of_command(state, ended)
+    if ended.low and outcome.how != DONE:
+        return outcome._replace(message=f"{outcome.message}; less than 16 MiB was free on the disk of its logs when it ended")
+    return outcome
+
+
+def _of_command(state: State, ended: Ended) -> Outcome:
     exit = ended.status if ended.status >= 0 else None
     if exit is not None and exit in state.get("expect", [0]):
         return Outcome(DONE, exit=exit)

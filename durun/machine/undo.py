@@ -44,8 +44,11 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
     key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
     if word in state["compensate"]["after"]:
         d.put_undo(_rendered(d, p, effect, key, output, error))
-    else:
-        d.put_undo(Undo(effect.no, "not_needed" if word == "failed" else "registered", key=key))
+    elif word == "failed":
+        d.put_undo(Undo(effect.no, "not_needed", key=key))
+    else:  # its branch or item may be gone when it is settled: what can be rendered is rendered now
+        made = _rendered(d, p, effect, key, output, error)
+        d.put_undo(made if made.status == "not_needed" else made._replace(status="registered"))
 
 
 def _rendered(d: Draft, p: Position, effect: Effect, key: str, output: Json, error: Json) -> Undo:
@@ -160,7 +163,7 @@ def _act(d: Draft, p: Position, undo: Undo) -> None:
 
 def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
     """Whether it happened is not known: its probe is asked, else a person."""
-    d.put_undo(undo)
+    p = d.put(p._replace(owed=[undo.request, undo.key, undo.error]))
     state = original(d, p)
     if effect.status in ("waiting", "withdrawn", NOT_DONE):
         return not_needed(d, p)
@@ -221,22 +224,19 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
     part = scope.parts(p.scope)[-1]
     stood = Position(_around(d, part.scope), part.state, p.visit, Phase.ENDED, effect=effect.no)
-    undo = _rendered(d, stood, effect, _key_of(d, effect), output, None) if d.found(part.scope) or not part.scope else None
-    if undo is None:
-        undo = Undo(effect.no, "owed", None, _key_of(d, effect), "the branch or item it was in is gone")
+    request, key, problem = p.owed
+    if d.found(part.scope) is not None:
+        undo = _rendered(d, stood, effect, key, output, None)
+    else:
+        undo = Undo(effect.no, "owed", request, key, problem)
     if undo.status == "not_needed":
         return not_needed(d, p)
     _act(d, p, undo)
 
 
-def _key_of(d: Draft, effect: Effect) -> str:
-    known = d.move.undos.get(effect.no)
-    return known.key if known is not None else f"{effect.key}/undo"
-
-
 def not_needed(d: Draft, p: Position) -> None:
     assert p.effect is not None
-    d.put_undo(Undo(p.effect, "not_needed", key=_key_of(d, d.effect(p.effect))))
+    d.put_undo_status(p.effect, "not_needed", None)
     d.tell("undo_not_needed", p, None, effect=p.effect)
     d.drop(p.scope)
 

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -30,6 +31,7 @@ VERSION = 1
 PATIENCE = 30.0  # s that a writer waits for another's lock
 QUIET = 5.0  # s before it says that it waits
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "fuse", "fuseblk", "ceph"})
+FULL = (errno.ENOSPC, errno.EDQUOT)
 ROOM = 16 * 1024 * 1024  # bytes that must be free before anything begins
 
 
@@ -60,6 +62,7 @@ class File:
             _make(self.path)
         with failing(self.path):
             self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
+        with failing(self.path, self.db):
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.db.set_busy_handler(self._wait)
             self._waited_since: float | None = None
@@ -147,21 +150,30 @@ class File:
 
     def room(self) -> None:
         """Raises StoreUnusable where too little is free to begin anything."""
-        free = os.statvfs(self.folder if os.path.isdir(self.folder) else os.path.dirname(self.path))
+        try:
+            free = os.statvfs(self.folder if os.path.isdir(self.folder) else os.path.dirname(self.path))
+        except OSError as e:
+            raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; nothing more is begun") from None
         if free.f_bavail * free.f_frsize < ROOM:
             raise StoreUnusable(f"less than 16 MiB is free on the disk of {self.path}: nothing is begun; free some, then resume")
 
 
 def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All rows a query gives; none is left open."""
-    return list(db.execute(sql, values))
+    """All rows a query gives; none is left open. Raises StoreUnusable."""
+    try:
+        return list(db.execute(sql, values))
+    except apsw.Error as e:
+        said = in_our_words(db.filename, e, db.system_errno)
+        if said is None:
+            raise
+        raise StoreUnusable(said) from None
 
 
 class Write:
     """A transaction that is committed where its block ends well, and rolled back where it does not."""
 
     def __init__(self, file: File) -> None:
-        self._db, self._failing = file.db, failing(file.path)
+        self._db, self._failing = file.db, failing(file.path, file.db)
 
     def __enter__(self) -> apsw.Connection:
         with self._failing:
@@ -182,31 +194,37 @@ class Write:
 class failing:
     """Turns what SQLite says into durun's words."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, db: apsw.Connection | None = None) -> None:
+        self._path, self._db = path, db
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        said = None if error is None else in_our_words(self._path, error)
+        said = None if error is None else in_our_words(self._path, error, self._db.system_errno if self._db else 0)
         if said is not None:
             raise StoreUnusable(said) from None
 
 
-def in_our_words(path: str, error: BaseException) -> str | None:
-    """What an error of SQLite means for a person, or None where it is none, or a bug of ours."""
+def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None:
+    """What an error of SQLite means for a person, or None where it is none, or a bug of ours. `number` is the system's errno."""
+    if isinstance(error, apsw.IOError | apsw.CantOpenError) and number in FULL:
+        return f"the disk of {path} is full: nothing more is begun; free some, then resume"
+    if isinstance(error, apsw.Error) and number == errno.EIO:  # also where SQLite takes what it could not read for damage
+        return f"{path} cannot be read or written ({os.strerror(number)}): nothing more is begun; look at its disk, then resume"
     match error:
         case apsw.BusyError():
             return f"{path} is busy: another process has held it for {PATIENCE:.0f} s"
         case apsw.FullError():
             return f"the disk of {path} is full: nothing more is begun; free some, then resume"
         case apsw.CorruptError() | apsw.NotADBError():
-            return f"{path} is damaged, or no database: restore a backup"
+            # SQLite says the same where the disk did not give what it was asked for
+            return f"{path} is damaged, or no database: look at its disk, then the same again; where it stays so, restore a backup"
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return f"{path} cannot be opened for writing: look at its owner, its mode and its folder"
         case apsw.IOError() | apsw.ProtocolError():
-            return f"{path} cannot be used: {error}"
+            why = os.strerror(number) if number else error
+            return f"{path} cannot be read or written ({why}): nothing more is begun; mend that, then resume"
     return None
 
 
@@ -231,7 +249,7 @@ def look(path: str, *, create: bool) -> bool:
         _refuse_remote(above)
         return False
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if not stat.S_ISREG(there.st_mode):
         raise StoreUnusable(f"{path} is no file")
     if there.st_uid != os.geteuid():
@@ -248,7 +266,7 @@ def _look_at_header(path: str, size: int) -> None:
         with open(path, "rb") as f:
             head = f.read(100)
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
         raise StoreUnusable(f"{path} is damaged, or no database: name another with --db or $DURUN_DB")
     version, application = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (60, 68))
@@ -287,7 +305,7 @@ def _make(path: str) -> None:
         _refuse_remote(folder)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as e:
-        raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
 
 
 def make_folder(folder: str) -> None:
@@ -295,7 +313,7 @@ def make_folder(folder: str) -> None:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
-        raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}") from None
+        raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
 
 
 def statements(version: int) -> list[str]:

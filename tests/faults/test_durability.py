@@ -106,6 +106,16 @@ b: {run: 'echo b >> ticks', next: succeeded}
     assert place.lines("ticks") == ["a", "b"]
 
 
+def test_f38_a_command_that_failed_while_the_disk_of_its_logs_was_full_says_so_and_guesses_nothing_more(place, small):
+    place.durun("start", place.plan(FILL.replace("|| :'", "'")), "--id", "r", exit=8)
+    (small / "filler").unlink()
+    assert "less than 16 MiB was free" in place.durun("resume", "r", exit=1).err
+    assert place.show("r")["error"]["name"] == "exit:1"
+    assert "less than 16 MiB was free" in place.durun("show", "r").out
+    place.durun("start", place.plan("a: {run: 'exit 1', next: succeeded}"), "--id", "s", exit=1)
+    assert place.show("s")["error"]["message"] == "exit 1"
+
+
 def test_f38_nothing_begins_where_little_is_free_although_a_commit_would_still_fit(place, small):
     fill = FILL.replace("bs=64k", "bs=64k count=192")
     place.durun("start", place.plan(fill), "--id", "r", exit=8)

@@ -1,0 +1,288 @@
+"""Compensation through given and random histories: what happened is undone once, the youngest first, and nothing blindly."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inside import World, happenings, some_states  # type: ignore[import-not-found]
+
+from durun.errors import NotPossible
+from durun.machine.events import Cancel, Compensate, Ended, Lost, NextUndo, NothingOwed, Resolve
+from durun.machine.model import TERMINAL, Phase, Status
+from durun.machine.scope import path_of
+from durun.machine.undo import is_undo
+from durun.plan.check import read
+
+UNDO = {"run": ["undo"]}
+
+
+def plan_of(states: dict[str, Any], **more: Any) -> Any:
+    plan, faults, _ = read({"durun": 1, "name": "undo", "start": next(iter(states)), "states": states, **more})
+    assert plan is not None, faults
+    return plan
+
+
+class Undoing(World):
+    """A run that is undone as the engine does it: one after the other, read from the file."""
+
+    def __init__(self, plan: Any, folder: str) -> None:
+        super().__init__(plan, folder)
+        self.undone: list[str] = []
+
+    def next(self) -> None:
+        assert self.store is not None
+        owed = self.store.owed(1)
+        found = self.store.undo(1, owed[-1]) if owed else None
+        self.give(NextUndo(*found) if found is not None else NothingOwed(len(self.store.failed_undos(1))))
+
+    def undo_all(self, failing: str = "") -> None:
+        """Undoes what is left; the undo of the state at `failing` fails."""
+        while self.at.run.status is Status.COMPENSATING:
+            stands = next((p for p in self.at.positions.values() if is_undo(p)), None)
+            if stands is None:
+                self.next()
+                continue
+            path = path_of(stands.scope, stands.state)
+            self.undone.append(path.removesuffix("~undo"))
+            self.end(path, 1 if path == f"{failing}~undo" else 0)
+
+    def logged(self) -> dict[str, str]:
+        """path -> status of what is in the log of undos."""
+        assert self.store is not None
+        sql = "SELECT e.scope, e.state, u.status FROM undos u JOIN effects e ON e.no = u.effect AND e.run = u.run ORDER BY u.effect"
+        return {path_of(scope, state): status for scope, state, status in self.store.file.db.execute(sql)}
+
+
+@pytest.fixture
+def folder() -> Any:
+    with tempfile.TemporaryDirectory() as found:
+        yield found
+
+
+def three(**more: Any) -> Any:
+    names = ["a", "b", "c"]
+    states = {
+        n: {"run": ["x"], "compensate": {**UNDO, "idempotent": False}, "next": after}
+        for n, after in zip(names, [*names[1:], "end"], strict=True)
+    }
+    return plan_of({**states, "end": {"run": ["y"], "next": "succeeded"}}, **more)
+
+
+def test_an_error_nothing_takes_is_followed_by_the_undos_the_youngest_first(folder: str) -> None:
+    world = Undoing(three(on_error="compensate"), folder)
+    for name in "abc":
+        world.end(name)
+    world.end("end", 1)
+    assert world.at.run.status is Status.COMPENSATING
+    world.undo_all()
+    assert world.undone == ["c", "b", "a"]
+    assert world.at.run.status is Status.COMPENSATED
+    assert world.at.run.ended_by["name"] == "exit:1"
+    assert set(world.logged().values()) == {"undone"}
+
+
+def test_without_that_word_it_fails_and_a_person_may_ask_for_it(folder: str) -> None:
+    world = Undoing(three(), folder)
+    world.end("a")
+    world.end("b", 1)
+    assert world.at.run.status is Status.FAILED
+    world.give(Compensate())
+    world.undo_all()
+    assert world.undone == ["a"], "what was not done is not undone"
+    assert world.at.run.status is Status.COMPENSATED
+
+
+def test_a_succeeded_run_can_be_undone_and_only_once(folder: str) -> None:
+    world = Undoing(three(), folder)
+    for name in ("a", "b", "c", "end"):
+        world.end(name)
+    world.give(Compensate())
+    world.undo_all()
+    assert world.undone == ["c", "b", "a"]
+    with pytest.raises(NotPossible, match="already"):
+        world.give(Compensate())
+
+
+def test_a_failed_undo_stays_owed_while_the_others_go_on_and_again_does_only_what_is_left(folder: str) -> None:
+    world = Undoing(three(on_error="compensate"), folder)
+    for name in "abc":
+        world.end(name)
+    world.end("end", 1)
+    world.undo_all(failing="b")
+    assert world.undone == ["c", "b", "a"]
+    assert (world.at.run.status, world.at.run.reason) == (Status.BLOCKED, "undo_failed")
+    assert world.logged() == {"a": "undone", "b": "failed", "c": "undone"}
+    keys = [key for path, key in world.begun if path == "b~undo"]
+    world.give(Compensate())
+    world.undo_all()
+    assert world.undone[3:] == ["b"]
+    assert [key for path, key in world.begun if path == "b~undo"] == keys * 2, "an undo keeps its key"
+    assert world.at.run.status is Status.COMPENSATED
+
+
+def test_a_person_may_say_that_it_is_undone(folder: str) -> None:
+    world = Undoing(three(on_error="compensate"), folder)
+    world.end("a")
+    world.end("b", 1)
+    world.undo_all(failing="a")
+    assert world.store is not None
+    (failed,) = world.store.failed_undos(1)
+    world.give(Resolve("undone", effects=(failed[0],)))
+    world.undo_all()
+    assert world.at.run.status is Status.COMPENSATED
+
+
+@pytest.mark.parametrize(("how", "undone"), [("happened", ["b", "a"]), ("fail", ["a"]), ("undone", ["a"])])
+def test_a_doubt_is_settled_before_anything_older_is_undone(folder: str, how: str, undone: list[str]) -> None:
+    world = Undoing(three(), folder)
+    world.end("a")
+    world.give(Lost(world.open()[0], "killed"))
+    assert world.at.run.status is Status.BLOCKED
+    world.give(Compensate())
+    world.undo_all()
+    assert (world.at.run.status, world.at.run.reason, world.undone) == (Status.BLOCKED, "in_doubt", [])
+    world.give(Resolve(how))
+    world.undo_all()
+    assert world.undone == undone
+    assert world.at.run.status is Status.COMPENSATED
+
+
+@pytest.mark.parametrize(("answer", "undone"), [(0, ["b", "a"]), (1, ["a"]), (2, [])])
+def test_the_probe_is_asked_whether_there_is_anything_to_undo(folder: str, answer: int, undone: list[str]) -> None:
+    states = {
+        "a": {"run": ["x"], "compensate": UNDO, "next": "b"},
+        "b": {"run": ["x"], "compensate": UNDO, "probe": {"run": ["p"]}, "next": "succeeded"},
+    }
+    world = Undoing(plan_of(states, on_cancel="compensate"), folder)
+    world.end("a")
+    world.give(Cancel())
+    world.end("b", -9, "cancel")
+    assert world.at.run.status is Status.COMPENSATING
+    world.next()
+    (probe,) = world.open()
+    world.give(Ended(probe, answer))
+    world.undo_all()
+    assert world.undone == undone
+    assert world.at.run.status is (Status.BLOCKED if answer == 2 else Status.COMPENSATED)
+
+
+def test_it_sees_what_was_there_when_its_effect_was_done(folder: str) -> None:
+    undo = {"run": ["undo", "${{ output.id }}", "${{ vars.n }}", "${{ undo_key }}"], "if": "output.id != 'none'"}
+    states = {
+        "a": {"run": ["x"], "output": "json", "compensate": undo, "assign": {"n": 1}, "next": "b"},
+        "b": {"pass": {}, "assign": {"n": 2}, "next": "compensated"},
+    }
+    world = Undoing(plan_of(states, vars={"n": 0}), folder)
+    key = world.begun[0][1]
+    world.end("a", stdout=b'{"id": "t-7"}')
+    world.next()
+    (no,) = world.open()
+    assert world.at.effects[no].request["argv"] == ["undo", "t-7", "1", key]
+    assert world.at.effects[no].key != key
+
+
+def test_nothing_is_undone_past_the_point_of_no_return_without_force(folder: str) -> None:
+    states = {
+        "a": {"run": ["x"], "compensate": UNDO, "pivot": True, "next": "b"},
+        "b": {"run": ["x"], "next": "succeeded"},
+    }
+    world = Undoing(plan_of(states, on_error="compensate"), folder)
+    world.end("a")
+    world.end("b", 1)
+    assert world.at.run.status is Status.FAILED
+    with pytest.raises(NotPossible, match="--force"):
+        world.give(Compensate())
+    world.give(Compensate(force=True))
+    world.undo_all()
+    assert world.undone == ["a"]
+
+
+def test_cancel_does_not_cut_an_undo_short(folder: str) -> None:
+    world = Undoing(three(on_error="compensate"), folder)
+    world.end("a")
+    world.end("b", 1)
+    with pytest.raises(NotPossible, match="compensates"):
+        world.give(Cancel())
+
+
+def test_compensate_stops_what_is_under_way_first(folder: str) -> None:
+    world = Undoing(three(), folder)
+    world.end("a")
+    world.give(Compensate())
+    assert world.at.run.status is Status.RUNNING
+    world.end("b", 0, "cancel")
+    assert world.at.run.status is Status.COMPENSATING
+    world.undo_all()
+    assert world.undone == ["b", "a"], "what ended well all the same is undone too"
+
+
+# --- random histories ---
+
+
+def with_undos(states: dict[str, Any]) -> dict[str, Any]:
+    for state in states.values():
+        if "run" in state:
+            state["compensate"] = UNDO
+        for inner in (state.get("parallel") or {"branches": {}})["branches"].values():
+            with_undos(inner["states"])
+        if "map" in state:
+            with_undos(state["map"]["states"])
+    return states
+
+
+@settings(max_examples=60, deadline=None)
+@given(drawn=some_states(depth=2, prefix="s"), data=st.data())
+def test_whatever_happened_is_undone_once_and_none_before_one_that_began_after_it(drawn: Any, data: Any) -> None:
+    start, states = drawn
+    states = with_undos(states)
+    plan = plan_of({start: states.pop(start), **states}, on_error=data.draw(st.sampled_from(["stop", "compensate"])))
+    with tempfile.TemporaryDirectory() as folder:
+        world = Undoing(plan, folder)
+        for _ in range(data.draw(st.integers(0, 40))):
+            if world.at.run.status in TERMINAL or world.at.run.undoing is not None:
+                break
+            world.give(data.draw(st.sampled_from(happenings(world))))
+        if world.at.run.undoing is None:
+            world.give(Compensate())
+        while world.at.run.undoing is None:  # what was under way is stopped first
+            world.give(data.draw(st.sampled_from([Ended(world.open()[0], 0, "cancel"), Ended(world.open()[0], -9, "cancel")])))
+        order = unwind(world, data)
+        assert world.at.run.status is Status.COMPENSATED
+        assert not set(world.logged().values()) & {"registered", "owed", "failed"}
+        done = [row[0] for row in world.store.file.db.execute("SELECT no FROM effects WHERE kind = 'run' AND status = 'done'")]
+        assert sorted(order) == sorted(done), "what is known to have happened is undone, each once"
+        began = dict(world.store.file.db.execute("SELECT no, coalesce(first_at, intended_at) * 10000 + no FROM effects"))
+        assert [began[no] for no in order] == sorted((began[no] for no in order), reverse=True)
+        world.store.file.close()
+
+
+def unwind(world: Undoing, data: Any) -> list[int]:
+    """Undoes all; a person answers what is in doubt. The effects undone, in order."""
+    order: list[int] = []
+    for _ in range(400):
+        if world.at.run.status in TERMINAL:
+            return order
+        stands = next((p for p in world.at.positions.values() if is_undo(p)), None)
+        if stands is None and world.at.run.reason == "undo_failed":  # it needs an output that nobody saw
+            failed = tuple(effect for effect, _, _ in world.store.failed_undos(1))
+            order += failed
+            world.give(Resolve("undone", effects=failed))
+        elif stands is None:
+            world.next()
+        elif stands.phase is Phase.DOUBT and stands.settling:
+            world.give(Resolve(data.draw(st.sampled_from(["happened", "fail"]))))
+        elif stands.phase is Phase.DOUBT:
+            order.append(stands.of)
+            world.give(Resolve("undone"))
+        else:
+            (no,) = world.open()
+            if data.draw(st.booleans()):
+                order.append(stands.of)
+                world.give(Ended(no, 0))
+            else:
+                world.give(Lost(no, "killed"))
+    raise AssertionError("it never came to its end")
