@@ -29,6 +29,10 @@ HELP = {
     "input": "A JSON file with inputs; - is stdin.",
     "id": "The id of the run. Given again with the same plan and input it does what resume does.",
     "no_wait": "Leave as soon as nothing can be done now.",
+    "wait": "Sit out what only a person or a signal can move, too: go on listening until the run has ended.",
+    "detach": "Go on in the background, and leave as soon as the run is held there.",
+    "from_": "Begin a run that failed anew at this state: a new visit, with a new key.",
+    "concurrency": "How many runs are driven at once (default 4).",
     "dry_run": "Check everything and store nothing.",
     "grace": "How long a command may take to end after TERM, before KILL (default 10s).",
     "timeout": "How long to wait at most.",
@@ -77,7 +81,7 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
     for name, p in inspect.signature(act).parameters.items():
         kind: Any = KINDS[str(p.annotation)]
         if p.kind is inspect.Parameter.KEYWORD_ONLY:
-            flag = "--" + name.replace("_", "-")
+            flag = "--" + name.rstrip("_").replace("_", "-")
             names = [flag, *([LONG[flag]] if flag in LONG else [])]
             hints[name] = Annotated[kind, typer.Option(*names, help=HELP.get(name, ""))]
         else:

@@ -38,10 +38,7 @@ def run(argv: list[str]) -> int:
     Until a run is driven, Ctrl-C ends the process where it stands, as a kill would: an exception in the middle of an import can
     break a library, and everything here survives a kill.
     """
-    _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
-    _three_descriptors()
-    sys.excepthook = _bug
-    sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
+    prepare()
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
@@ -51,6 +48,14 @@ def run(argv: list[str]) -> int:
     from durun.cli import app
 
     return app.run(argv)
+
+
+def prepare() -> None:
+    """What every process of durun does first."""
+    _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
+    _three_descriptors()
+    sys.excepthook = _bug
+    sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
 
 
 def _bug(kind: type[BaseException], error: BaseException, where: Any) -> None:
@@ -94,6 +99,7 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
             continue
         name, equals, value = SHORT.get(word, word).partition("=")
         option = name[2:].replace("-", "_")
+        option = option if option in options else option + "_"  # `from_` is the option --from
         if not name.startswith("--") or option not in options or (option in given and not kinds[option].startswith("list")):
             return None
         if kinds[option] == "bool":
@@ -118,8 +124,8 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
 
 
 def _placed(act: Callable[..., int], places: tuple[str, ...], free: list[str], given: dict[str, Any]) -> dict[str, Any] | None:
-    if places and act.__annotations__[places[0]] == "list[str]":
-        return {places[0]: free, **given} if free else None
+    if places and act.__annotations__[places[0]].startswith("list[str]"):
+        return {places[0]: free, **given} if free or act.__defaults__ else None
     needed = len(places) - len(act.__defaults__ or ())
     if not needed <= len(free) <= len(places):
         return None

@@ -15,8 +15,8 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended. What is not in the table raises NotPossible, and then
-nothing has changed.
+Cancel and Pause are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one that has
+failed. What is not in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run
 from durun.plan.canonical import Plan
 
 
-def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate) -> Move:
-    """The first move of a run: from its start to the first thing it has to wait for."""
+def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause | None = None) -> Move:
+    """The first move of a run: from its start to the first thing it has to wait for; with `pause` it begins paused."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
     d.tell("started", None, None, input=run.input, vars=run.vars)
     walk.walk(d, "", plan["start"])
     d.settle_status()
+    if pause is not None and d.run.status not in TERMINAL:
+        control.pause(d, pause)
     return d.move
 
 
@@ -63,7 +65,7 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
         case Pause():
             control.pause(d, event)
         case TakeUp():
-            control.take_up(d)
+            control.take_up(d, event)
         case Resolve():
             doubt.resolve(d, _one(d, event), event)
         case _:

@@ -67,7 +67,9 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
             case "held":
                 found.append(_wanted(path, str(cause), path, f"{d['directory']} is gone", None, f"durun resume {s.id}"))
-    if s.status in ("interrupted", "paused"):
+    if s.status == "paused" and s.reason == "all":
+        found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
+    elif s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
 
