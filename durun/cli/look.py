@@ -34,15 +34,15 @@ def ls(
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
     from durun.cli.common import where
 
-    if not os.path.exists(where(db)):
-        lines = []
-    else:
+    lines, hold = [], None
+    if os.path.exists(where(db)):
         file = opened(db)
+        hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
     if json:
         from durun.render.document import line
 
-        _json({"runs": [line(s) for s in lines]})
+        _json({"runs": [line(s) for s in lines], "held": None if hold is None else {"since": hold.since, "by": hold.by}})
     elif quiet:
         print("".join(f"{s.id}\n" for s in lines), end="")
     elif lines:
@@ -52,6 +52,8 @@ def ls(
         print(table([line(s) for s in lines]))
     else:
         say("no runs")
+    if hold is not None and not quiet and not json:
+        say(f"all runs are held since {hold.since} by {hold.by}: `durun resume --all` lets them go on")
     return 0
 
 

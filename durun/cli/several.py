@@ -46,9 +46,8 @@ def drive(file: File, chosen: list[tuple[int, str]], *, no_wait: bool, concurren
     if chosen:
         with hearing(pool.signals):
             pool.run(min(concurrency, len(chosen)))
-    if pool.signals.told:
-        return [*pool.codes.values(), pool.signals.exit]
-    return list(pool.codes.values())
+    codes = [pool.codes[no] for no, _ in chosen]
+    return [*codes, pool.signals.exit] if pool.signals.told else codes
 
 
 class _Pool:
