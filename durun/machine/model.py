@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 Json = Any
 
-__all__ = ["Checkpoint", "Effect", "Event", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
+__all__ = ["KINDS", "Checkpoint", "Effect", "Event", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
+
+
+# what a row of the history can be of: a closed list, each with its data in `durun docs database`
+KINDS = (
+    "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
+    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
+    "cancelled",
+)  # fmt: skip
 
 
 class Status(StrEnum):

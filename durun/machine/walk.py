@@ -145,9 +145,10 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
     request = render(d, state["act"], names, capture="output" in state)
-    effect = d.new_effect(p, "run", key, request)
-    stands = p._replace(target=None, effect=effect.no, failures=(0,) * len(state.get("retry", [])))
-    d.put(_issued(d, poll.begin(d, stands) if "poll" in state else stands))
+    stands = p._replace(target=None, failures=(0,) * len(state.get("retry", [])))
+    if "poll" in state:
+        stands = poll.begin(d, stands)  # what may not be worked out comes before the intent: none is left behind
+    d.put(_issued(d, stands._replace(effect=d.new_effect(p, "run", key, request).no)))
     return None
 
 

@@ -11,12 +11,6 @@ if TYPE_CHECKING:
 
     Json = Any
 
-RUN_KINDS = (
-    "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
-    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
-    "cancelled",
-)  # fmt: skip
-
 
 def when(ms: int | None) -> str | None:
     return None if ms is None else show_moment(ms)

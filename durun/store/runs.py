@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import apsw
@@ -178,9 +179,10 @@ class Store:
         )[0]
         return Pinned(value_of(row[0]), row[1], row[2], row[3], value_of(row[4]), row[5], row[6])
 
-    def load(self, no: int) -> Checkpoint:
-        """All that is needed to go on; costs what the plan costs, whatever the history."""
-        with self._reading() as db:
+    def load(self, no: int, *, inside: bool = False) -> Checkpoint:
+        """All that is needed to go on; costs what the plan costs, whatever the history. `inside`: within a view of the file that
+        is open already."""
+        with nullcontext(self.file.db) if inside else self._reading() as db:
             run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
             at = Checkpoint(run)
             for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
