@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,7 +21,12 @@ states:
 
 
 def drivers(durun: Program) -> list[int]:
-    return [p for p in durun.processes() if b"durun.cli.background" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    found = []
+    for pid in durun.processes():
+        with contextlib.suppress(OSError):
+            if b"durun.cli.background" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def go(durun: Program) -> None:

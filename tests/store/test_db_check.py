@@ -55,6 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def whole(durun: Program, made: Path) -> Program:
     shutil.copy(made, durun.db)
+    durun.audited = False
     return durun
 
 
