@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from durun import __version__
-from durun.cli.reader import COMMANDS, SHORT, function, guarded
+from durun.cli.reader import COMMANDS, SHORT, function, guarded, refused
 
+WRONG: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")  # of any wrong usage
 LONG = {long: short for short, long in SHORT.items()}
 KINDS = {
     "str": str,
@@ -95,8 +96,11 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
 
 def run(argv: list[str]) -> int:
     """The exit code of a command line that wants help, or has a mistake."""
+    as_json = "--json" in argv
     try:
-        build()(args=argv, prog_name="durun")
+        answer = build()(args=argv, prog_name="durun", standalone_mode=not as_json)
+        return answer if isinstance(answer, int) else 0
+    except WRONG as e:
+        return refused("usage", e.format_message().splitlines()[0], e.exit_code, as_json=True)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0 if e.code is None else 2
-    return 0

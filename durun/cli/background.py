@@ -60,6 +60,8 @@ def serve(path: str, *, quiet: bool) -> int:
                 raise
             except Refusal as e:
                 say(str(e))
+                if d.superseded:
+                    return e.exit  # it can begin nothing more: another worker takes its place
                 code = e.exit
             os.write(1, json.dumps({"no": no, "code": code, "due": d.due}).encode() + b"\n")
             if d.signals.told:

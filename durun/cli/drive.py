@@ -15,6 +15,7 @@ from durun.cli.common import alive_in, document, exit_of, opened, person, where
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
+from durun.errors import Held as HeldByAnother
 from durun.machine.model import Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan
 from durun.plan.expressions import Evaluator
@@ -82,7 +83,7 @@ def _start_detached(
     existing = store.id_of(run.id) if named else None
     if existing is None:
         try:
-            held = newborn(store, plan, birth, run, Evaluator(), None)[0]
+            held = store_newborn(store, plan, birth, run, Evaluator(), None)[0]
             existing, new = (held.no, birth.bound_to), True
         except Exists as e:
             existing, new = (e.no, e.bound_to), False
@@ -97,7 +98,9 @@ def _start_detached(
     return send_off(file, existing[0], {"no_wait": no_wait, "sit": wait}, quiet=quiet, as_json=json)
 
 
-def newborn(store: Store, plan: Plan, birth: Birth, run: Run, evaluate: Evaluator, driver: Driver | None) -> tuple[Held, Move]:
+def store_newborn(
+    store: Store, plan: Plan, birth: Birth, run: Run, evaluate: Evaluator, driver: Driver | None
+) -> tuple[Held, Move]:
     """Stores a new run with its first move. Without a driver its first intent waits; with the file held, it begins paused."""
     from durun.machine import decide
     from durun.machine.events import Moment, Pause
@@ -292,6 +295,7 @@ class DriverProcess:
         self.quiet = quiet
         self.signals = Signals()
         self.held: Callable[[], None] = lambda: None  # called once a run is taken up
+        self.superseded = False  # True: another driver has closed the gate of this one, for ever
         self.follows = True  # a run that another driver goes on with is waited for
         self.due: int | None = None  # ms until something of the run just left is due
         self.name = ""  # said before each line, where several runs are driven at once
@@ -310,7 +314,7 @@ class DriverProcess:
         """Stores a new run, says its id, and drives it."""
         evaluate = Evaluator()
         self.keep = True
-        held, move = newborn(self.store, plan, birth, run, evaluate, self.identity)
+        held, move = store_newborn(self.store, plan, birth, run, evaluate, self.identity)
         if not json:
             out(run.id)
         at = Checkpoint(run)
@@ -420,8 +424,8 @@ class DriverProcess:
             with hearing(self.signals):
                 yield
         except Superseded as e:
-            say(f"{e}: this one stops here")
-            raise SystemExit(6) from None
+            self.superseded = True
+            raise HeldByAnother(f"{e}: this one stops here") from None
 
     def let_go(self, engine: Engine) -> None:
         """The run is nobody's from now on. What is still under way keeps its notes."""

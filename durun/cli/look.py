@@ -12,6 +12,10 @@ from durun.errors import NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
     "compensated",
@@ -91,22 +95,72 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
         found = [doc.event(e) for e in read.history(file, no, after)]
 
 
-def logs(run: str, state: str | None = None, *, db: str | None = None) -> int:
-    """Print what the commands of a run wrote, as it was written: attempt by attempt, stdout before stderr."""
+def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
+    """Print what the commands of a run wrote, as it was written: attempt by attempt, stdout before stderr.
+
+    With --follow it goes on, attempt after attempt, until the run has ended.
+    """
+    if follow and json:
+        raise Usage("--json gives one document: say it without --follow")
     file = opened(db)
     no = read.number(file, run)
-    files = [(e["scope"], e["state"], e["data"]) for e in read.history(file, no) if e["kind"] == "attempt_ended"]
-    paths = [
-        data[word]
-        for scope, name, data in files
-        if state is None or state in (name, f"{scope}.{name}")
-        for word in ("out", "err")
-        if word in data
-    ]
-    paths += _live(file, no, state)
-    for path in paths:
-        _copy(os.path.join(file.folder, path))
+    if json:
+        return _logs_document(file, no, state)
+    shown: dict[str, int] = {}
+    after, alive = 0, alive_in(file.path)
+    while True:
+        ended = read.summary(file, no, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
+        attempts = read.history(file, no, after)
+        after = attempts[-1]["no"] if attempts else after
+        for path in [*_written(attempts, state), *_live(file, no, state)]:
+            shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0))
+        if not follow or ended:
+            break
+        if _nobody_reads():
+            return 0
+        time.sleep(0.2)
+    if not any(shown.values()):
+        what = f"state {state}" if state else "no command"
+        said = "has written nothing" if state else "has written anything"
+        say(f"run {read.summary(file, no, alive).id}: {what} {said}")
     return 0
+
+
+def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
+    """The files of attempts that have ended, in order."""
+    return [e["data"][word] for e in events if _of(e, state) for word in ("out", "err") if word in e["data"]]
+
+
+def _of(event: dict[str, Any], state: str | None) -> bool:
+    path = f"{event['scope']}.{event['state']}" if event["scope"] else event["state"]
+    return event["kind"] == "attempt_ended" and (state is None or state in (event["state"], path))
+
+
+def _logs_document(file: File, no: int, state: str | None) -> int:
+    found = [e for e in read.history(file, no) if _of(e, state)]
+    texts = [
+        {
+            "path": f"{e['scope']}.{e['state']}" if e["scope"] else e["state"],
+            "visit": e["visit"],
+            "attempt": e["attempt"],
+            "stdout": _text(file, e["data"].get("out")),
+            "stderr": _text(file, e["data"].get("err")),
+        }
+        for e in found
+    ]
+    _json({"run": read.summary(file, no, alive_in(file.path)).id, "logs": texts})
+    return 0
+
+
+def _text(file: File, path: str | None) -> str | None:
+    """What a file holds, as text; what is no UTF-8 is replaced. None where it is gone."""
+    if path is None:
+        return ""
+    try:
+        with open(os.path.join(file.folder, path), "rb") as f:
+            return f.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
 
 
 def _live(file: File, no: int, state: str | None) -> list[str]:
@@ -124,19 +178,32 @@ def _live(file: File, no: int, state: str | None) -> list[str]:
     return found
 
 
-def _copy(path: str) -> None:
+def _copy(path: str, start: int) -> int:
+    """Prints a file from a place on: the place it was printed up to."""
     sys.stdout.flush()
     try:
         with open(path, "rb") as f:
+            f.seek(start)
             while data := f.read(1 << 20):
                 view = memoryview(data)
                 while view:
                     view = view[os.write(1, view) :]
+            return f.tell()
     except FileNotFoundError:
         say(f"the log {path} is gone")
+        return start
 
 
-def output(run: str, state: str | None = None, *, db: str | None = None) -> int:
+def _nobody_reads() -> bool:
+    """Whether the other end of stdout is closed: a command that is silent for hours would not find out by writing."""
+    import select
+
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(what & (select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0))
+
+
+def output(run: str, state: str | None = None, *, json: bool = False, db: str | None = None) -> int:
     """Print the output of a run, or of one of its states: a text as it is, anything else as JSON."""
     file = opened(db)
     no = read.number(file, run)
@@ -145,7 +212,9 @@ def output(run: str, state: str | None = None, *, db: str | None = None) -> int:
         s = read.summary(file, no, alive_in(file.path))
         what = f"state {state} of run {s.id}" if state else f"run {s.id}"
         raise NotPossible(f"{what} has no output; the run is {s.status}")
-    if isinstance(value, str):
+    if json:
+        _json({"run": read.summary(file, no, alive_in(file.path)).id, "state": state, "output": value})
+    elif isinstance(value, str):
         print(value)
     else:
         _json(value)

@@ -141,22 +141,26 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         sys.stdout.flush()
         return code
     except Refusal as e:
-        say(str(e))
-        if as_json:
-            out_json({"error": {"code": e.code, "message": str(e), "exit": e.exit}})
-        return e.exit
+        return refused(e.code, str(e), e.exit, as_json=as_json)
     except BrokenPipeError:
         _drop_stdout()
         return 0
     except UnicodeEncodeError as e:
-        say(f"{e.object[:60]!a} is no UTF-8 text")
-        return 2
+        return refused("usage", f"{e.object[:60]!a} is no UTF-8 text", 2, as_json=as_json)
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG) or e.filename is not None:
             raise
         _drop_stdout()
         say(f"stdout cannot be written: {os.strerror(e.errno)}")
         return 1
+
+
+def refused(code: str, message: str, exit: int, *, as_json: bool) -> int:
+    """Says why something is not done, on stderr and where it is asked for as the one document on stdout. The exit code."""
+    say(message)
+    if as_json:
+        out_json({"error": {"code": code, "message": message, "exit": exit}})
+    return exit
 
 
 def _drop_stdout() -> None:
