@@ -20,7 +20,7 @@ COMMANDS = {
     "start": "drive", "resume": "drive",
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
     "cancel": "control", "pause": "control", "resolve": "control",
-    "check": "plans", "db path": "plans", "db check": "database",
+    "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
 
