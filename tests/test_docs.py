@@ -320,9 +320,3 @@ def test_a_page_is_drawn_on_a_terminal(durun: Program) -> None:
         pass
     os.close(ours)
     assert shown.wait(30) == 0 and b"| ---" not in got and "no_choice" in got.decode()
-
-
-def test_every_page_is_as_wide_as_a_terminal_may_be() -> None:
-    for page, content in PAGES.items():
-        for line in content.splitlines():
-            assert len(line) <= 132 or line.startswith("|"), (page, line)

@@ -39,7 +39,7 @@ def alone(path: str, no: int, options: dict[str, Any]) -> int:
     os.set_inheritable(READY, False)
     with driver(path, create=False, quiet=False) as d:
         d.signals.background = True
-        d.held = say_ready
+        d.held, d.follows = say_ready, False
         return d.go_on(no, json=False, **options)
 
 
@@ -79,7 +79,7 @@ def send_off(file: File, no: int, options: Json, *, quiet: bool, as_json: bool =
     s = read.summary(file, no, alive_in(file.path))
     if s.status in read.ENDED and s.status != "failed":
         say(f"run {s.id} is {s.status} already: there is nothing to go on with")
-        return _shown(file, no, 0 if s.status == "succeeded" else exit_of(s.status), as_json)
+        return _shown(file, no, exit_of(s.status), as_json)
     hold = read.hold(file)
     if hold is not None:
         say(f"run {s.id} is {s.status}: all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
@@ -100,6 +100,8 @@ def send_off(file: File, no: int, options: Json, *, quiet: bool, as_json: bool =
         if now.driver is not None and alive_in(file.path)(now.driver):
             say(f"run {s.id} is {now.status}: another process drives it")
             code = 0
+        elif code == 0:
+            say(said)
         else:
             say(said or f"its driver ended with {code}")
             say(f"run {s.id} is {now.status}: no driver goes on with it in the background: `durun resume {s.id}`")

@@ -336,7 +336,9 @@ class DriverProcess:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             return self._show(no, json=json)
         if start_at is None and self._is_sat_out(summary):
-            return self._wake(summary, json=json)
+            code = self._wake(summary, json=json)
+            if code is not None:
+                return code
         engine = self.take(no, to_drive=True)
         with self._watched(), self._given_back(engine):
             run = engine.at.run
@@ -362,22 +364,28 @@ class DriverProcess:
             return False
         return s.reason not in ("in_doubt", "keeps_dying") and self.alive(str(s.driver))
 
-    def _wake(self, s: read.Summary, *, json: bool) -> int:
-        """Has the driver that sits it out go on, and waits with it."""
+    def _wake(self, s: read.Summary, *, json: bool) -> int | None:
+        """Has the driver that sits it out go on, and waits with it. None where that driver left and has not heard."""
         import time
 
         hold = read.hold(self.file)
         if hold is not None:
             raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
         self.store.add_note(s.no, "resume", {}, person(), self.world.now())
-        say(f"run {s.id} goes on with the driver that holds it")
-        while self.follows:
+        while not self.signals.told:
             time.sleep(0.05)
             now = read.summary(self.file, s.no, self.alive)
             driven = now.driver is not None and self.alive(now.driver)
-            if not driven or (not self.store.notes(s.no) and now.status in (*read.ENDED, "blocked", "paused")):
+            heard = not self.store.notes(s.no)
+            if not driven and not heard:
+                return None
+            if heard and not self.follows:
+                say(f"run {s.id} goes on with the driver that holds it")
+                return 0
+            if not driven or (heard and now.status in (*read.ENDED, "blocked", "paused")):
+                say(f"run {s.id} went on with the driver that held it")
                 return self._show(s.no, json=json)
-        return 0
+        return self.signals.exit
 
     def take(self, no: int, *, to_drive: bool = False) -> Engine:
         """The engine of a run that this process holds from now on, until `let_go`. Raises Held, and with `to_drive` NeedsPerson

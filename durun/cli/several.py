@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def held_or_due(file: File) -> list[tuple[int, str]]:
     """What `resume --all` goes on with, after it has let the whole file go: (run, what of it may be taken up)."""
-    if Store(file).lift_hold():
+    if read.hold(file) is not None and Store(file).lift_hold():
         say(f"the runs in {file.path} are held no more")
     found = read.to_take_up(file, alive_in(file.path), now())
     if not found:
@@ -76,7 +76,8 @@ class _Pool:
             worker.close()
         for _, _, no, _ in self.left:
             if no not in self.codes:
-                say(f"run {read.summary(self.file, no, alive_in(self.file.path)).id} was not gone on with")
+                id = read.summary(self.file, no, alive_in(self.file.path)).id
+                say(f"run {id} was not gone on with: `durun resume {id}`")
                 self.codes[no] = 8 if self.unusable else self.signals.exit
 
     def _hand_out(self) -> None:
@@ -117,8 +118,10 @@ class _Pool:
         """A worker that ended within a run: its word is that of the run, and another takes its place where that may help."""
         code = worker.close()
         self.codes[no] = code if code > 1 else 8
+        if not self.signals.told:
+            id = read.summary(self.file, no, alive_in(self.file.path)).id
+            say(f"run {id}: its driver ended with {code}: `durun resume {id}`")
         if code == 8:
             self.unusable = True
         elif not self.signals.told and self.left:
-            say(f"run {read.summary(self.file, no, alive_in(self.file.path)).id}: its driver ended with {code}")
             self.idle.append(Worker("durun.cli.background", [self.file.path]))

@@ -9,6 +9,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import apsw
 import pytest
 from program import Program, until
 
@@ -148,7 +149,7 @@ def test_with_wait_a_driver_sits_a_pause_out_and_resume_lets_it_go_on(durun: Pro
     until(lambda: "attempt_ended" in durun("history", run).stdout)
     assert status(durun, run) == "paused" and sitting.poll() is None
     resumed = durun("resume", run)
-    assert "goes on with the driver that holds it" in resumed.stderr
+    assert "went on with the driver that held it" in resumed.stderr
     assert sitting.wait(30) == 0
     assert durun.lines() == ["a", "b"]
 
@@ -189,6 +190,36 @@ def test_a_driver_that_sits_hears_a_cancel(durun: Program) -> None:
     until(lambda: (durun.show(run)["driver"] or {}).get("alive"))
     durun("cancel", run, exit=4)
     assert sitting.wait(30) == 4
+
+
+def test_resume_detached_of_what_a_driver_sits_out_lets_that_driver_go_on(durun: Program) -> None:
+    durun.plan(STEP)
+    sitting = durun.begin("start", "--wait", "plan.yaml")
+    until(durun.lines)
+    run = durun.the_run()
+    durun("pause", run)
+    go(durun)
+    until(lambda: "attempt_ended" in durun("history", run).stdout)
+    durun("resume", "--detach", run)
+    assert sitting.wait(30) == 0
+
+
+def test_a_resume_left_to_a_driver_that_died_before_it_heard_is_made_by_whoever_comes_next(durun: Program) -> None:
+    durun.plan(STEP)
+    sitting = durun.begin("start", "--wait", "plan.yaml")
+    until(durun.lines)
+    run = durun.the_run()
+    durun("pause", run)
+    go(durun)
+    until(lambda: "attempt_ended" in durun("history", run).stdout)
+    sitting.send_signal(signal.SIGSTOP)  # it holds its run, and hears nothing
+    resuming = durun.begin("resume", run)
+    db = apsw.Connection(str(durun.db))
+    until(lambda: list(db.execute("SELECT kind FROM notes")) == [("resume",)])
+    db.close()
+    sitting.kill()
+    assert resuming.wait(30) == 0
+    assert durun.lines() == ["a", "b"]
 
 
 def test_wait_and_no_wait_are_not_said_together(durun: Program) -> None:
