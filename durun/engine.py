@@ -80,6 +80,7 @@ class Signals:
     def __init__(self) -> None:
         self.told = ""
         self.exit = 0
+        self.background = False  # True: told TERM, it leaves commands to their keeper
         self.wake: int | None = None
 
     def tell(self, name: str) -> None:
@@ -143,7 +144,7 @@ class Engine:
     def _hear(self, at: Checkpoint, note: Note, moment: Moment) -> Move:
         """What a note asks for; one that is not possible is said to be so, and dropped."""
         try:
-            return decide(self.plan, at, event_of(note), moment, self.evaluate)
+            return decide(self.plan, at, event_of(note, at), moment, self.evaluate)
         except Refusal as e:
             said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
             return Move(at.run, history=[said])
@@ -182,13 +183,16 @@ class Engine:
             return False
         return (p.phase is Phase.ACTING and p.effect == no) or (p.phase is Phase.PROBING and p.asking == no)
 
-    def take_up(self) -> None:
-        """A person resumes the run: what was paused or has failed is taken up."""
-        if self.at.run.status in (Status.FAILED, Status.PAUSED):
-            self.move(TakeUp())
+    def take_up(self, state: str | None = None) -> None:
+        """A person resumes the run: what was paused or has failed is taken up, at `state` where one is named."""
+        if state is not None or self.at.run.status in (Status.FAILED, Status.PAUSED):
+            self.move(TakeUp(state))
 
-    def drive(self, *, wait: bool = True) -> None:
-        """Moves the run until it has ended, or only a person can move it (or, without `wait`, time)."""
+    def drive(self, *, wait: bool = True, sit: bool = False) -> None:
+        """Moves the run until it has ended, or only a person can move it (or, without `wait`, time).
+
+        With `sit` it waits for people too: it goes on listening for notes until the run has ended.
+        """
         assert self.performer is not None
         for p in list(self.at.positions.values()):
             if p.phase is Phase.HELD:
@@ -200,14 +204,14 @@ class Engine:
                 if self._leave():
                     return
                 continue
-            if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy):
+            if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy and not sit):
                 return
             ready = None if self._paused() else self._ready()
             if ready is not None:
                 self.move(ready)
                 continue
-            due = None if self._paused() else self._next_due()
-            if not self.performer.busy and (due is None or not wait):
+            due = None if self._paused() else self.next_due()
+            if not self.performer.busy and not sit and (due is None or not wait):
                 if self._notes():
                     self.move()
                     continue
@@ -255,7 +259,7 @@ class Engine:
             return p.length - (self.world.clock() - p.clock)
         return min(left, p.length)
 
-    def _next_due(self) -> int | None:
+    def next_due(self) -> int | None:
         waiting = ((self._left(p), p) for p in self.at.positions.values() if p.due is not None)
         return min((left for left, p in waiting if left > 0 or self._fits(p)), default=None)
 
@@ -289,7 +293,7 @@ class Engine:
         """durun is told to stop: commands get the signal, and what they leave is committed. True when nothing is left."""
         assert self.performer is not None
         told = self.signals.told
-        if self.performer.busy:
+        if self.performer.busy and not (told == "TERM" and self.signals.background):
             if self._stopping != told:
                 self._stopping = told
                 self._leave_by = time.monotonic() + sum(ms for _, ms in LEAVING[told]) / 1000 + STILL
@@ -313,7 +317,7 @@ class Engine:
         return self.at.run.status is Status.RUNNING
 
 
-def event_of(note: Note) -> Happening:
+def event_of(note: Note, at: Checkpoint) -> Happening:
     """What a note in the inbox asks for."""
     data = note.data
     match note.kind:
@@ -322,7 +326,10 @@ def event_of(note: Note) -> Happening:
         case "compensate":
             return Compensate(data["grace"], note.by, data["force"])
         case "pause":
-            return Pause(note.by)
+            return Pause(note.by, data.get("reason", ""))
+        case "resume":
+            held = next((p for p in at.positions.values() if p.phase is Phase.HELD), None)
+            return TakeUp() if held is None or at.run.status is Status.PAUSED else Settle(held.scope)
         case "resolve":
             return Resolve(data["how"], data["state"], data["output"], data["has_output"], data["note"], note.by)
     raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")

@@ -10,15 +10,24 @@ import pytest
 from program import Program
 from receiver import Receiver
 
+from durun.store.audit import audit
+from durun.store.file import File
+
 sys.set_int_max_str_digits(0)
 
 
 @pytest.fixture
 def durun(tmp_path: Path) -> Iterator[Program]:
-    """`durun("start", "plan.yaml", exit=0)` runs the installed program; nothing of it is left at the end."""
+    """`durun("start", "plan.yaml", exit=0)` runs the installed program; nothing of it is left at the end, and whatever was
+    done to it, what must hold in its file holds (unless a test that breaks it says `durun.audited = False`)."""
     program = Program(tmp_path)
     yield program
     program.end()
+    if program.audited and program.db.is_file():
+        file = File(str(program.db), create=False)
+        broken = audit(file).broken
+        file.close()
+        assert not broken, broken
 
 
 @pytest.fixture

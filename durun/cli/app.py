@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from durun import __version__
-from durun.cli.reader import COMMANDS, SHORT, function, guarded
+from durun.cli.reader import COMMANDS, SHORT, function, guarded, refused
 
+WRONG: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")  # of any wrong usage
 LONG = {long: short for short, long in SHORT.items()}
 KINDS = {
     "str": str,
@@ -29,6 +30,10 @@ HELP = {
     "input": "A JSON file with inputs; - is stdin.",
     "id": "The id of the run. Given again with the same plan and input it does what resume does.",
     "no_wait": "Leave as soon as nothing can be done now.",
+    "wait": "Sit out what only a person or a signal can move, too: go on listening until the run has ended.",
+    "detach": "Go on in the background, and leave as soon as the run is held there.",
+    "from_": "Begin a run that failed anew at this state: a new visit, with a new key.",
+    "concurrency": "How many runs are driven at once (default 4).",
     "dry_run": "Check everything and store nothing.",
     "grace": "How long a command may take to end after TERM, before KILL (default 10s).",
     "timeout": "How long to wait at most.",
@@ -77,7 +82,7 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
     for name, p in inspect.signature(act).parameters.items():
         kind: Any = KINDS[str(p.annotation)]
         if p.kind is inspect.Parameter.KEYWORD_ONLY:
-            flag = "--" + name.replace("_", "-")
+            flag = "--" + name.rstrip("_").replace("_", "-")
             names = [flag, *([LONG[flag]] if flag in LONG else [])]
             hints[name] = Annotated[kind, typer.Option(*names, help=HELP.get(name, ""))]
         else:
@@ -91,8 +96,11 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
 
 def run(argv: list[str]) -> int:
     """The exit code of a command line that wants help, or has a mistake."""
+    as_json = "--json" in argv
     try:
-        build()(args=argv, prog_name="durun")
+        answer = build()(args=argv, prog_name="durun", standalone_mode=not as_json)
+        return answer if isinstance(answer, int) else 0
+    except WRONG as e:
+        return refused("usage", e.format_message().splitlines()[0], e.exit_code, as_json=True)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0 if e.code is None else 2
-    return 0

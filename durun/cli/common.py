@@ -60,8 +60,11 @@ class NoMask:
     def tree(self, value: Json) -> Json:
         return value
 
-    def stream(self, pieces: Any) -> Any:
-        return pieces
+    def settled(self, data: bytes) -> tuple[bytes, bytes]:
+        return data, b""
+
+    def masked(self, data: bytes) -> bytes:
+        return data
 
 
 def mask_of(file: File, no: int, *, run: bool = False) -> Any:

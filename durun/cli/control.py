@@ -10,10 +10,13 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
-from durun.cli.drive import driver
+from durun.cli.drive import DriverProcess, driver
 from durun.cli.reader import out_json, say
+from durun.engine import real_world
 from durun.errors import Held, NotPossible, Usage
-from durun.machine.events import Cancel, Pause, Resolve
+from durun.machine.decide import decide
+from durun.machine.events import Cancel, Moment, Pause, Resolve
+from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File
 from durun.store.runs import Store
@@ -98,30 +101,92 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
         time.sleep(0.03)
 
 
-def pause(run: str, *, json: bool = False, db: str | None = None) -> int:
-    """Pause a run: what is under way ends, nothing more begins, and timers stand still until `resume`."""
+def pause(run: str | None = None, *, plan: str | None = None, all: bool = False, json: bool = False, db: str | None = None) -> int:
+    """Pause a run: what is under way ends, nothing more begins, and timers stand still until `resume`.
+
+    With --plan all runs of a plan that have not ended. With --all the whole file: until `resume --all` no run goes on in it, also
+    after a reboot, and what is started begins paused.
+    """
+    if sum((run is not None, plan is not None, all)) != 1:
+        raise Usage("say which: a run, --plan NAME, or --all")
     file = opened(db)
-    no = read.number(file, run)
+    if run is not None:
+        return _pause_one(file, db, read.number(file, run), json)
+    if all and not Store(file).put_hold(person(), now()):
+        hold = read.hold(file)
+        if hold is not None:
+            say(f"all runs in {file.path} are held already, since {hold.since} by {hold.by}")
+    wanted = read.in_flight(file, plan)
+    moving = [no for no in wanted if read.summary(file, no, alive_in(file.path)).status != "paused"]
+    _pause_each(file, db, moving, "all" if all else "")
+    return _paused(file, wanted, plan, json)
+
+
+def _pause_one(file: File, db: str | None, no: int, json: bool) -> int:
     s = read.summary(file, no, alive_in(file.path))
     if s.status in read.ENDED:
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
     if s.status == "paused":
         raise NotPossible(f"run {s.id} is paused already: `durun resume {s.id}` goes on")
-    if _left_to_driver(file, no, "pause", {}):
-        _until(file, no, ended=False, seconds=30)
-    elif s.status != "paused":
-        with driver(where(db), create=False, quiet=True) as d:
-            engine = d.take(no)
-            engine.hold = True
-            try:
-                engine.move(Pause(person()))
-            finally:
-                d.let_go(engine)
+    _pause_each(file, db, [no], "")
     doc = document(file, no)
     if json:
         out_json(doc)
     say(f"run {s.id} is {doc['status']}" + _then(doc))
     return 0
+
+
+def _pause_each(file: File, db: str | None, runs: list[int], reason: str) -> None:
+    """Leaves the wish with each driver that lives, and makes the move for the runs that have none."""
+    for _ in range(3):  # a driver may come or go between the look and the act
+        noted = [no for no in runs if _left_to_driver(file, no, "pause", {"reason": reason})]
+        alone = [no for no in runs if no not in noted]
+        if alone:
+            with driver(where(db), create=False, quiet=True) as d:
+                for no in alone:
+                    _pause_here(d, no, reason)
+        end = time.monotonic() + 30
+        for no in noted:
+            _until(file, no, ended=False, seconds=max(0.0, end - time.monotonic()))
+        runs = [no for no in runs if read.summary(file, no, alive_in(file.path)).status not in (*read.ENDED, "paused")]
+        if not runs:
+            return
+
+
+def _pause_here(d: DriverProcess, no: int, reason: str) -> None:
+    """No driver lives: this process takes the run over and pauses it. Nothing is done where one came meanwhile, or it has ended."""
+    try:
+        engine = d.take(no)
+    except Held:
+        return
+    engine.hold = True
+    try:
+        if engine.at.run.status not in (*read.ENDED, "paused"):
+            engine.move(Pause(person(), reason))
+    finally:
+        d.let_go(engine)
+
+
+def _paused(file: File, runs: list[int], plan: str | None, json: bool) -> int:
+    """What has become of the runs that were to be paused."""
+    from durun.render.document import line
+
+    after = [read.summary(file, no, alive_in(file.path)) for no in runs]
+    hold = read.hold(file)
+    if json:
+        held = None if hold is None else {"since": hold.since, "by": hold.by}
+        out_json({"held": held, "runs": [line(s) for s in after]})
+    moving = [s for s in after if s.status not in (*read.ENDED, "paused")]
+    for s in moving:
+        say(f"run {s.id} is {s.status}: the pause is noted, its driver has not acted on it yet: `durun show {s.id}`")
+    paused = sum(s.status == "paused" for s in after)
+    if plan is None:
+        say(f"all runs in {file.path} are held ({paused} in flight); `durun resume --all` lets them go on")
+    elif not runs:
+        say(f"no run of plan {plan} is in flight: nothing was changed")
+    else:
+        say(f"plan {plan}: {paused} paused; `durun resume RUN` goes on with one")
+    return 6 if moving else 0
 
 
 def resolve(
@@ -145,17 +210,37 @@ def resolve(
     no = read.number(file, run)
     s = read.summary(file, no, alive_in(file.path))
     if s.driver is not None and alive_in(file.path)(s.driver):
-        raise NotPossible(f"run {s.id} is {s.status}, and is being driven: nothing of it is in doubt now")
-    _resolve_here(db, no, event)
+        _resolve_there(file, s, event)
+    else:
+        _resolve_here(db, no, event)
     doc = document(file, no)
     if json:
         out_json(doc)
-    say(f"run {s.id}: {event.how} is recorded; it is {doc['status']}" + _then(doc))
+    then = "; its driver goes on" if doc["driver"] and doc["driver"]["alive"] else _then(doc)
+    say(f"run {s.id}: {event.how} is recorded; it is {doc['status']}" + then)
     return 0
 
 
 def _then(doc: dict[str, Json]) -> str:
     return "" if doc["status"] in read.ENDED else f"; `durun resume {doc['id']}` goes on"
+
+
+def _resolve_there(file: File, s: read.Summary, event: Resolve) -> None:
+    """A driver sits the doubt out: what it would refuse is refused here, and what it would take is left to it."""
+    if s.status != "blocked":
+        raise NotPossible(f"run {s.id} is {s.status}, and is being driven: nothing of it is in doubt now")
+    store = Store(file)
+    w = real_world()
+    decide(store.pinned(s.no).plan, store.load(s.no), event, Moment(w.now(), w.clock(), w.boot, None, w.draw()), Evaluator())
+    seen = read.details(file, s.no)["events"]
+    data = {"how": event.how, "state": event.state, "output": event.output, "has_output": event.has_output, "note": event.note}
+    store.add_note(s.no, "resolve", data, event.by, now())
+    _until(file, s.no, ended=False, seconds=30)
+    refused = [e for e in read.history(file, s.no, seen) if e["kind"] == "refused" and e["data"].get("asked") == "resolve"]
+    if refused:
+        raise NotPossible(refused[0]["data"]["why"])
+    if store.notes(s.no):
+        raise Held(f"run {s.id}: {event.how} is noted, its driver has not acted on it yet: `durun show {s.id}`")
 
 
 def _resolve_here(db: str | None, no: int, event: Resolve) -> None:

@@ -7,21 +7,22 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, on_terminal, where
+from durun.cli.common import alive_in, document, exit_of, on_terminal, opened, person, where
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
-from durun.errors import ExpressionError, NeedsPerson, PlanRefused, StoreUnusable, Superseded, Usage
+from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
+from durun.errors import Held as HeldByAnother
 from durun.machine.events import Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File, make_folder
-from durun.store.runs import Birth, Driver, Exists, Held, Pinned, Store
+from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
@@ -38,13 +39,15 @@ LANGUAGE = 1
 
 
 def start(
-    plan: str, *, set: list[str] | None = None, input: str | None = None, id: str | None = None, no_wait: bool = False,
-    dry_run: bool = False, quiet: bool = False, json: bool = False, db: str | None = None,
+    plan: str, *, set: list[str] | None = None, input: str | None = None, id: str | None = None, detach: bool = False,
+    wait: bool = False, no_wait: bool = False, dry_run: bool = False, quiet: bool = False, json: bool = False,
+    db: str | None = None,
 ) -> int:  # fmt: skip
     """Start a run of a plan, and drive it. The first line on stdout is its id."""
     from durun.plan.load import load
     from durun.plan.schema import input_values
 
+    _one_of(wait, no_wait)
     if id is not None and not ID.fullmatch(id):
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
     loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
@@ -52,17 +55,73 @@ def start(
     birth = _birth(loaded.plan, loaded.source, plan, values)
     run, types = _newborn(loaded.plan, id, birth, values)
     if dry_run:
-        say(f"{plan}: {len(loaded.plan['states'])} states, version {loaded.plan['version']}; all is well, nothing is stored")
+        states, version = len(loaded.plan["states"]), loaded.plan["version"]
+        if json:
+            out_json({"plan": run.name, "version": version, "states": states, "input": values, "stored": False})
+        say(f"{plan}: {states} states, version {version}; all is well, nothing is stored")
         return 0
-    path = where(db)
+    path, run = where(db), run._replace(types=types)
+    if detach:
+        return _start_detached(path, loaded.plan, birth, run, id is not None, wait=wait, no_wait=no_wait, quiet=quiet, json=json)
     with driver(path, create=True, quiet=quiet) as d:
         existing = d.store.id_of(run.id) if id is not None else None
         if existing is not None:
-            return _again(d, existing, birth, run.id, no_wait=no_wait, json=json)
+            return _again(d, existing, birth, run.id, no_wait=no_wait, sit=wait, json=json)
         try:
-            return d.begin(loaded.plan, birth, run._replace(types=types), no_wait=no_wait, json=json)
+            return d.begin(loaded.plan, birth, run, no_wait=no_wait, sit=wait, json=json)
         except Exists as e:  # somebody gave the same id a moment before
-            return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, json=json)
+            return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, sit=wait, json=json)
+
+
+def _one_of(wait: bool, no_wait: bool) -> None:
+    if wait and no_wait:
+        raise Usage("--wait and --no-wait: say one of them")
+
+
+def _start_detached(
+    path: str, plan: Plan, birth: Birth, run: Run, named: bool, *, wait: bool, no_wait: bool, quiet: bool, json: bool
+) -> int:
+    """Stores the run, says its id, and has a driver in the background go on with it."""
+    file = File(path, create=True, say=say)
+    make_folder(file.folder)
+    store = Store(file)
+    existing = store.id_of(run.id) if named else None
+    if existing is None:
+        try:
+            held = store_newborn(store, plan, birth, run, Evaluator(), None)[0]
+            existing, new = (held.no, birth.bound_to), True
+        except Exists as e:
+            existing, new = (e.no, e.bound_to), False
+    else:
+        new = False
+    if not new:
+        _bound(existing, birth, run.id)
+    if not json:
+        out(run.id)
+    from durun.cli.background import send_off
+
+    return send_off(file, existing[0], {"no_wait": no_wait, "sit": wait}, quiet=quiet, as_json=json)
+
+
+def store_newborn(
+    store: Store, plan: Plan, birth: Birth, run: Run, evaluate: Evaluator, driver: Driver | None
+) -> tuple[Held, Move]:
+    """Stores a new run with its first move. Without a driver its first intent waits; with the file held, it begins paused."""
+    from durun.machine import decide
+    from durun.machine.events import Moment, Pause
+
+    w = real_world()
+    while True:
+        hold = read.hold(store.file)
+        place = driver.place if driver is not None and hold is None else None
+        pause = Pause(hold.by, "all") if hold is not None else None
+        moment = Moment(w.now(), w.clock(), w.boot, place, w.draw())
+        move = decide.begin(plan, run, moment, evaluate, pause)
+        store.file.room()
+        try:
+            return store.create(birth, move, driver, run.started_at, held=hold is not None), move
+        except HoldChanged:
+            continue
 
 
 def text_of(plan: str) -> bytes:
@@ -179,26 +238,59 @@ def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Ru
     return run, types
 
 
-def _again(d: DriverProcess, existing: tuple[int, str], birth: Birth, id: str, *, no_wait: bool, json: bool) -> int:
-    no, bound_to = existing
-    if bound_to != birth.bound_to:
+def _again(d: DriverProcess, existing: tuple[int, str], birth: Birth, id: str, *, no_wait: bool, sit: bool, json: bool) -> int:
+    _bound(existing, birth, id)
+    if not json:
+        out(id)
+    return d.go_on(existing[0], no_wait=no_wait, sit=sit, json=json)
+
+
+def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
+    """An id that is given again means the same run, or is refused."""
+    if existing[1] != birth.bound_to:
         raise PlanRefused(f"run {id} exists, with another plan or other input: take another id, or `durun resume {id}`")
     say(f"run {id} exists already, with this plan and input")
-    out(id)
-    return d.go_on(no, no_wait=no_wait, json=json)
 
 
 # --- resume ---
 
 
-def resume(runs: list[str], *, no_wait: bool = False, quiet: bool = False, json: bool = False, db: str | None = None) -> int:
-    """Go on with a run where it stood: after a crash, a pause, a failure, or when its time has come."""
-    codes = []
-    with driver(where(db), create=False, quiet=quiet) as d:
-        for no in [read.number(d.file, run) for run in runs]:
-            codes.append(d.go_on(no, no_wait=no_wait, json=json))
-            if d.signals.told:
-                break
+def resume(
+    runs: list[str] | None = None, *, all: bool = False, concurrency: int = 4, from_: str | None = None, detach: bool = False,
+    wait: bool = False, no_wait: bool = False, quiet: bool = False, json: bool = False, db: str | None = None,
+) -> int:  # fmt: skip
+    """Go on with runs where they stood: after a crash, a pause, a failure, or when their time has come.
+
+    With --all: the interrupted and due ones, and those that `pause --all` held.
+    """
+    runs = list(dict.fromkeys(runs or []))
+    _one_of(wait, no_wait)
+    if bool(runs) == all:
+        raise Usage("name the runs, or say --all")
+    if from_ is not None and len(runs) != 1:
+        raise Usage("--from goes with one run")
+    if concurrency < 1:
+        raise Usage("--concurrency: at least 1")
+    path = where(db)
+    if len(runs) == 1 and not detach:
+        with driver(path, create=False, quiet=quiet) as d:
+            return d.go_on(read.number(d.file, runs[0]), no_wait=no_wait, sit=wait, start_at=from_, json=json)
+    if wait and not detach:
+        raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
+    from durun.cli import several
+    from durun.cli.background import send_off
+
+    file = opened(db)
+    chosen = several.held_or_due(file) if all else [(read.number(file, run), "any") for run in runs]
+    options = {"no_wait": no_wait, "sit": wait}
+    if detach:
+        codes = [send_off(file, no, {**options, "start_at": from_, "take_up": how}, quiet=quiet) for no, how in chosen]
+    else:
+        codes = several.drive(file, chosen, no_wait=no_wait, concurrency=concurrency, quiet=quiet)
+    if json:
+        docs = [document(file, no) for no, _ in chosen]
+        exits = {doc["id"]: code for doc, code in zip(docs, codes, strict=False)}
+        out_json(docs[0] if detach and not all and len(docs) == 1 else {"runs": docs, "exits": exits})
     return worst(codes)
 
 
@@ -227,6 +319,11 @@ class DriverProcess:
         self.draws = not quiet and on_terminal(sys.stderr)  # False where other views or drivers share the terminal
         self.live: Live | None = None
         self.signals = Signals()
+        self.held: Callable[[], None] = lambda: None  # called once a run is taken up
+        self.superseded = False  # True: another driver has closed the gate of this one, for ever
+        self.follows = True  # a run that another driver goes on with is waited for
+        self.due: int | None = None  # ms until something of the run just left is due
+        self.name = ""  # said before each line, where several runs are driven at once
         self.keep = False  # True while a run may have something under way: its notes are for whoever goes on
         try:
             self.file = File(path, create=create, say=self._say)
@@ -238,15 +335,11 @@ class DriverProcess:
         self.identity = Driver(self.commands.place, os.getpid(), self.world.boot, os.uname().nodename)
         self._deliverer: Any = None
 
-    def begin(self, plan: Plan, birth: Birth, run: Run, *, no_wait: bool, json: bool) -> int:
+    def begin(self, plan: Plan, birth: Birth, run: Run, *, no_wait: bool, json: bool, sit: bool = False) -> int:
         """Stores a new run, says its id, and drives it."""
-        from durun.machine import decide
-
-        evaluate, moment = Evaluator(), self._moment()
-        move = decide.begin(plan, run, moment, evaluate)
-        self.file.room()
+        evaluate = Evaluator()
         self.keep = True
-        held = self.store.create(birth, move, self.identity, run.started_at)
+        held, move = store_newborn(self.store, plan, birth, run, evaluate, self.identity)
         if not json:
             out(run.id)
         at = Checkpoint(run)
@@ -255,38 +348,82 @@ class DriverProcess:
         with self._watched(engine, json=json):
             engine.watch(at, move)
             engine.perform(move)
-            engine.drive(wait=not no_wait)
+            engine.drive(wait=not no_wait, sit=sit)
         return self._end(engine, json=json)
 
-    def _moment(self) -> Any:
-        from durun.machine.events import Moment
-
-        w = self.world
-        return Moment(w.now(), w.clock(), w.boot, self.commands.place, w.draw())
-
-    def go_on(self, no: int, *, no_wait: bool, json: bool) -> int:
-        """Takes a run over and drives it from where it stands."""
+    def go_on(
+        self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any"
+    ) -> int:
+        """Takes a run over and drives it from where it stands. `take_up`: any, or only what was `held` with the whole file,
+        or none: then a run that was paused or has failed stays so."""
         summary = read.summary(self.file, no, self.alive)
-        if summary.status in read.ENDED and summary.status != "failed":
+        if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             return self._show(no, json=json)
-        engine = self.take(no)
-        with self._watched(engine, json=json):
-            engine.take_up()
-            engine.drive(wait=not no_wait)
+        if start_at is None and self._is_sat_out(summary):
+            code = self._wake(summary, json=json)
+            if code is not None:
+                return code
+        engine = self.take(no, to_drive=True)
+        with self._watched(engine, json=json), self._given_back(engine):
+            run = engine.at.run
+            if take_up == "any" or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
+                engine.take_up(start_at)
+            self.held()
+            engine.drive(wait=not no_wait, sit=sit)
+        self.due = engine.next_due() if engine.at.run.status is Status.WAITING else None
         return self._end(engine, json=json)
+
+    @contextmanager
+    def _given_back(self, engine: Engine) -> Iterator[None]:
+        """What is refused before anything was done leaves the run as it was, and nobody's."""
+        try:
+            yield
+        except (NotPossible, PlanRefused):
+            self.let_go(engine)
+            raise
+
+    def _is_sat_out(self, s: read.Summary) -> bool:
+        """Whether another driver holds the run and only waits until a person lets it go on."""
+        if s.driver in (None, self.identity.place) or s.status not in ("paused", "blocked"):
+            return False
+        return s.reason not in ("in_doubt", "keeps_dying") and self.alive(str(s.driver))
+
+    def _wake(self, s: read.Summary, *, json: bool) -> int | None:
+        """Has the driver that sits it out go on, and waits with it. None where that driver left and has not heard."""
+        import time
+
+        hold = read.hold(self.file)
+        if hold is not None:
+            raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
+        self.store.add_note(s.no, "resume", {}, person(), self.world.now())
+        while not self.signals.told:
+            time.sleep(0.05)
+            now = read.summary(self.file, s.no, self.alive)
+            driven = now.driver is not None and self.alive(now.driver)
+            heard = not self.store.notes(s.no)
+            if not driven and not heard:
+                return None
+            if heard and not self.follows:
+                say(f"run {s.id} goes on with the driver that holds it")
+                return 0
+            if not driven or (heard and now.status in (*read.ENDED, "blocked", "paused")):
+                say(f"run {s.id} went on with the driver that held it")
+                return self._show(s.no, json=json)
+        return self.signals.exit
 
     def compensate(self, engine: Engine, event: Compensate, *, json: bool) -> int:
         """Undoes what a run that this process holds has done."""
-        with self._watched(engine, json=json):
+        with self._watched(engine, json=json), self._given_back(engine):
             engine.recover()
             engine.move(event)
             engine.drive()
         return self._end(engine, json=json)
 
-    def take(self, no: int) -> Engine:
-        """The engine of a run that this process holds from now on, until `let_go`. Raises Held."""
-        held = self.store.take_over(no, self.identity, self.alive, self.world.now())
+    def take(self, no: int, *, to_drive: bool = False) -> Engine:
+        """The engine of a run that this process holds from now on, until `let_go`. Raises Held, and with `to_drive` NeedsPerson
+        where the whole file is held."""
+        held = self.store.take_over(no, self.identity, self.alive, self.world.now(), to_drive=to_drive)
         self.keep = True
         pinned = self.store.pinned(no)
         if pinned.language > LANGUAGE:
@@ -315,11 +452,11 @@ class DriverProcess:
         from durun.render.text import moved
 
         for line in move.said:
-            say(line)
+            say(self.name + line)
         for e in move.history:
             line_ = moved(e.kind, e.state, e.attempt, e.data)
             if line_ is not None:
-                say(line_)
+                say(self.name + line_)
 
     @contextmanager
     def _watched(self, engine: Engine, *, json: bool) -> Iterator[None]:
@@ -328,8 +465,8 @@ class DriverProcess:
             with hearing(self.signals), self._shown(engine, json=json):
                 yield
         except Superseded as e:
-            say(f"{e}: this one stops here")
-            raise SystemExit(6) from None
+            self.superseded = True
+            raise HeldByAnother(f"{e}: this one stops here") from None
 
     @contextmanager
     def _shown(self, engine: Engine, *, json: bool) -> Iterator[None]:
@@ -355,7 +492,8 @@ class DriverProcess:
         self.keep = engine.performer is not None and engine.performer.busy
         if self.keep:
             id, keeper = engine.at.run.id, self._deliverer.commands.pid
-            say(f"a command of run {id} has not ended: `durun resume {id}` waits for it; its keeper is {keeper} (`kill -CONT`)")
+            way = "" if self.signals.background else " (`kill -CONT`)"
+            say(f"a command of run {id} has not ended: `durun resume {id}` waits for it; its keeper is {keeper}{way}")
 
     def _end(self, engine: Engine, *, json: bool) -> int:
         self.let_go(engine)

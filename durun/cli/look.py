@@ -38,15 +38,15 @@ def ls(
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
     from durun.cli.common import where
 
-    if not os.path.exists(where(db)):
-        lines = []
-    else:
+    lines, hold = [], None
+    if os.path.exists(where(db)):
         file = opened(db)
+        hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
     if json:
         from durun.render.document import line
 
-        _json({"runs": [line(s) for s in lines]})
+        _json({"runs": [line(s) for s in lines], "held": None if hold is None else {"since": hold.since, "by": hold.by}})
     elif quiet:
         print("".join(f"{s.id}\n" for s in lines), end="")
     elif lines:
@@ -60,6 +60,8 @@ def ls(
             print(table(found))
     else:
         say("no runs")
+    if hold is not None and not quiet and not json:
+        say(f"all runs are held since {hold.since} by {hold.by}: `durun resume --all` lets them go on")
     return 0
 
 
@@ -108,23 +110,77 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
         found = [mask.tree(doc.event(e)) for e in read.history(file, no, after)]
 
 
-def logs(run: str, state: str | None = None, *, db: str | None = None) -> int:
-    """Print what the commands of a run wrote, as it was written but for secrets: attempt by attempt, stdout first."""
+def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
+    """Print what the commands of a run wrote, as it was written but for secrets: attempt by attempt, stdout before stderr.
+
+    With --follow it goes on, attempt after attempt, until the run has ended.
+    """
+    if follow and json:
+        raise Usage("--json gives one document: say it without --follow")
     file = opened(db)
     no = read.number(file, run)
-    files = [(e["scope"], e["state"], e["data"]) for e in read.history(file, no) if e["kind"] == "attempt_ended"]
-    paths = [
-        data[word]
-        for scope, name, data in files
-        if state is None or state in (name, f"{scope}.{name}")
-        for word in ("out", "err")
-        if word in data
-    ]
-    paths += _live(file, no, state)
+    if json:
+        return _logs_document(file, no, state)
+    shown: dict[str, int] = {}
     mask = mask_of(file, no, run=True)
-    for path in paths:
-        _copy(os.path.join(file.folder, path), mask)
+    after, alive = 0, alive_in(file.path)
+    while True:
+        ended = read.summary(file, no, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
+        attempts = read.history(file, no, after)
+        after = attempts[-1]["no"] if attempts else after
+        for path in [*_written(attempts, state), *_live(file, no, state)]:
+            shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
+        if not follow or ended:
+            break
+        if _nobody_reads():
+            return 0
+        time.sleep(0.2)
+    if not any(shown.values()):
+        what = f"state {state}" if state else "no command"
+        said = "has written nothing" if state else "has written anything"
+        say(f"run {read.summary(file, no, alive).id}: {what} {said}")
     return 0
+
+
+def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
+    """The files of attempts that have ended, in order."""
+    return [e["data"][word] for e in events if _of(e, state) for word in ("out", "err") if word in e["data"]]
+
+
+def _of(event: dict[str, Any], state: str | None) -> bool:
+    from durun.render.document import path_of
+
+    path = path_of(event["scope"], event["state"])
+    return event["kind"] == "attempt_ended" and (state is None or state in (event["state"], path))
+
+
+def _logs_document(file: File, no: int, state: str | None) -> int:
+    from durun.render.document import path_of
+
+    found = [e for e in read.history(file, no) if _of(e, state)]
+    texts = [
+        {
+            "path": path_of(e["scope"], e["state"]),
+            "visit": e["visit"],
+            "attempt": e["attempt"],
+            "stdout": _text(file, e["data"].get("out")),
+            "stderr": _text(file, e["data"].get("err")),
+        }
+        for e in found
+    ]
+    _json({"run": read.summary(file, no, alive_in(file.path)).id, "logs": mask_of(file, no, run=True).tree(texts)})
+    return 0
+
+
+def _text(file: File, path: str | None) -> str | None:
+    """What a file holds, as text; what is no UTF-8 is replaced. None where it is gone."""
+    if path is None:
+        return ""
+    try:
+        with open(os.path.join(file.folder, path), "rb") as f:
+            return f.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
 
 
 def _live(file: File, no: int, state: str | None) -> list[str]:
@@ -142,19 +198,41 @@ def _live(file: File, no: int, state: str | None) -> list[str]:
     return found
 
 
-def _copy(path: str, mask: Any) -> None:
+def _copy(path: str, start: int, mask: Any, *, whole: bool) -> int:
+    """Prints a file from a place on, masked: the place it was printed up to. What may begin a secret waits for more."""
     sys.stdout.flush()
     try:
         with open(path, "rb") as f:
-            for data in mask.stream(iter(lambda: f.read(1 << 20), b"")):
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(1, view) :]
+            f.seek(start)
+            kept = b""
+            while data := f.read(1 << 20):
+                ready, kept = mask.settled(kept + data)
+                _write(ready)
+            if whole:
+                _write(mask.masked(kept))
+                kept = b""
+            return f.tell() - len(kept)
     except FileNotFoundError:
         say(f"the log {path} is gone")
+        return start
 
 
-def output(run: str, state: str | None = None, *, db: str | None = None) -> int:
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _nobody_reads() -> bool:
+    """Whether the other end of stdout is closed: a command that is silent for hours would not find out by writing."""
+    import select
+
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(what & (select.POLLERR | select.POLLNVAL) for _, what in poll.poll(0))
+
+
+def output(run: str, state: str | None = None, *, json: bool = False, db: str | None = None) -> int:
     """Print the output of a run, or of one of its states: a text as it is, anything else as JSON."""
     file = opened(db)
     no = read.number(file, run)
@@ -163,7 +241,9 @@ def output(run: str, state: str | None = None, *, db: str | None = None) -> int:
         s = read.summary(file, no, alive_in(file.path))
         what = f"state {state} of run {s.id}" if state else f"run {s.id}"
         raise NotPossible(f"{what} has no output; the run is {s.status}")
-    if isinstance(value, str):
+    if json:
+        _json({"run": read.summary(file, no, alive_in(file.path)).id, "state": state, "output": value})
+    elif isinstance(value, str):
         print(value)
     else:
         _json(value)

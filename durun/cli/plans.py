@@ -34,7 +34,12 @@ def _document(faults: list[dict[str, object]], warnings: list[dict[str, object]]
     return json.dumps({"faults": faults, "warnings": warnings}, ensure_ascii=False)
 
 
-def db_path(*, db: str | None = None) -> int:
+def db_path(*, json: bool = False, db: str | None = None) -> int:
     """Print where the database lies."""
-    print(where(db))
+    if json:
+        from durun.cli.reader import out_json
+
+        out_json({"path": where(db), "folder": where(db) + ".d"})
+    else:
+        print(where(db))
     return 0

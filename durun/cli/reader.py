@@ -21,7 +21,7 @@ COMMANDS = {
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
     "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
-    "check": "plans", "db path": "plans",
+    "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
 
@@ -39,10 +39,7 @@ def run(argv: list[str]) -> int:
     Until a run is driven, Ctrl-C ends the process where it stands, as a kill would: an exception in the middle of an import can
     break a library, and everything here survives a kill.
     """
-    _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
-    _three_descriptors()
-    sys.excepthook = _bug
-    sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
+    prepare()
     name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
@@ -52,6 +49,14 @@ def run(argv: list[str]) -> int:
     from durun.cli import app
 
     return app.run(argv)
+
+
+def prepare() -> None:
+    """What every process of durun does first."""
+    _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
+    _three_descriptors()
+    sys.excepthook = _bug
+    sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
 
 
 def _bug(kind: type[BaseException], error: BaseException, where: Any) -> None:
@@ -95,6 +100,7 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
             continue
         name, equals, value = SHORT.get(word, word).partition("=")
         option = name[2:].replace("-", "_")
+        option = option if option in options else option + "_"  # `from_` is the option --from
         if not name.startswith("--") or option not in options or (option in given and not kinds[option].startswith("list")):
             return None
         if kinds[option] == "bool":
@@ -119,8 +125,8 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
 
 
 def _placed(act: Callable[..., int], places: tuple[str, ...], free: list[str], given: dict[str, Any]) -> dict[str, Any] | None:
-    if places and act.__annotations__[places[0]] == "list[str]":
-        return {places[0]: free, **given} if free else None
+    if places and act.__annotations__[places[0]].startswith("list[str]"):
+        return {places[0]: free, **given} if free or act.__defaults__ else None
     needed = len(places) - len(act.__defaults__ or ())
     if not needed <= len(free) <= len(places):
         return None
@@ -136,16 +142,12 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         sys.stdout.flush()
         return code
     except Refusal as e:
-        say(str(e))
-        if as_json:
-            out_json({"error": {"code": e.code, "message": str(e), "exit": e.exit}})
-        return e.exit
+        return refused(e.code, str(e), e.exit, as_json=as_json)
     except BrokenPipeError:
         _drop_stdout()
         return 0
     except UnicodeEncodeError as e:
-        say(f"{e.object[:60]!a} is no UTF-8 text")
-        return 2
+        return refused("usage", f"{e.object[:60]!a} is no UTF-8 text", 2, as_json=as_json)
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
             raise
@@ -155,6 +157,14 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         _drop_stdout()
         say(f"stdout cannot be written: {os.strerror(e.errno)}")
         return 1
+
+
+def refused(code: str, message: str, exit: int, *, as_json: bool) -> int:
+    """Says why something is not done, on stderr and where it is asked for as the one document on stdout. The exit code."""
+    say(message)
+    if as_json:
+        out_json({"error": {"code": code, "message": message, "exit": exit}})
+    return exit
 
 
 def _drop_stdout() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from durun.errors import NotPossible
+from durun.errors import NotPossible, PlanRefused
 from durun.machine import doubt, walk
 from durun.machine.draft import Draft
-from durun.machine.events import Cancel, Pause
+from durun.machine.events import Cancel, Pause, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
+from durun.machine.outcome import IN_DOUBT, NOT_CERTAIN
 
 
 def cancel(d: Draft, event: Cancel) -> None:
@@ -36,13 +37,15 @@ def pause(d: Draft, event: Pause) -> None:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
     if run.status is Status.PAUSED:
         raise NotPossible(f"run {run.id} is paused already: `durun resume {run.id}` goes on")
-    d.set_run(status=Status.PAUSED, reason=None, paused_at=d.moment.now, updated_at=d.moment.now)
-    d.tell("paused", None, None, by=event.by)
+    d.set_run(status=Status.PAUSED, reason=event.reason or None, paused_at=d.moment.now, updated_at=d.moment.now)
+    d.tell("paused", None, None, by=event.by, reason=event.reason)
 
 
-def take_up(d: Draft) -> None:
+def take_up(d: Draft, event: TakeUp) -> None:
     """A person resumes a run that was paused, or that failed."""
     run = d.run
+    if event.state is not None:
+        return _take_up_from(d, event.state)
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
         d.tell("resumed", None)
@@ -53,10 +56,39 @@ def take_up(d: Draft) -> None:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
     failed = d.position("")
     if failed.phase is not Phase.FAILED:
-        raise NotPossible(f"run {run.id} ended where its plan says it ends: there is nothing to take up")
+        raise NotPossible(
+            f"run {run.id} ended where its plan says it ends: there is nothing to take up;"
+            f" `durun resume {run.id} --from STATE` begins at a state of its plan"
+        )
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
     d.tell("resumed", failed)
     walk.take_up(d, failed)
+
+
+def _take_up_from(d: Draft, state: str) -> None:
+    """A run that failed is entered anew at a state of its own: a new visit, and with it a new key."""
+    run = d.run
+    if run.status is not Status.FAILED:
+        raise NotPossible(f"run {run.id} is {run.status}: only one that failed can begin again at a state that is named")
+    if state not in d.plan["states"]:
+        known = ", ".join(d.plan["states"])
+        raise PlanRefused(f"run {run.id}: its plan has no state {state!r}; it has {known}; nothing was changed")
+    failed = d.position("")
+    if failed.state == state and _may_have_happened(d, failed) and not doubt.idempotent(d, failed):
+        raise NotPossible(
+            f"run {run.id}: whether {state} happened is not known, and a new visit would have another key:"
+            f" `durun resume {run.id}` finds out or asks; nothing was changed"
+        )
+    d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
+    d.tell("resumed", failed, None, to=state)
+    for p in d.positions():
+        if p.scope:
+            d.drop(p.scope)
+    d.go("", state)
+
+
+def _may_have_happened(d: Draft, p: Position) -> bool:
+    return p.effect is not None and (p.unsure or d.effect(p.effect).status in (NOT_CERTAIN, IN_DOUBT))
 
 
 def _thaw(d: Draft, p: Position, paused_at: int) -> None:

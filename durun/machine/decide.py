@@ -16,9 +16,9 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended; Compensate also where it has, unless it is compensated. A
-run that compensates takes NextUndo and NothingOwed, and Resolve says what `undo` makes of it. What is not in the table raises
-NotPossible, and then nothing has changed.
+Cancel and Pause are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one that has
+failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve says what
+`undo` makes of it. What is not in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ from durun.machine.scope import path_of
 from durun.plan.canonical import Plan
 
 
-def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate) -> Move:
-    """The first move of a run: from its start to the first thing it has to wait for."""
+def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause | None = None) -> Move:
+    """The first move of a run: from its start to the first thing it has to wait for; with `pause` it begins paused."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
     d.tell("started", None, None, input=run.input, vars=run.vars)
     d.put(Position("", plan["start"], 0, Phase.READY, target=plan["start"], entered_at=moment.now))
     d.todo.append("")
     walk.run_on(d)
     d.settle_status()
+    if pause is not None and d.run.status not in TERMINAL:
+        control.pause(d, pause)
     return d.move
 
 
@@ -72,7 +74,7 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
         case Pause():
             control.pause(d, event)
         case TakeUp():
-            control.take_up(d)
+            control.take_up(d, event)
         case Resolve() if d.run.undoing is not None:
             undo.resolve(d, event)
         case Resolve():

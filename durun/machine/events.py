@@ -92,7 +92,9 @@ class Settle(NamedTuple):
 
 
 class TakeUp(NamedTuple):
-    """A person resumes a run that failed or was paused."""
+    """A person resumes a run that failed or was paused; with `state`, one that failed is entered anew there."""
+
+    state: str | None = None
 
 
 class Cancel(NamedTuple):
@@ -123,7 +125,10 @@ class NothingOwed(NamedTuple):
 
 
 class Pause(NamedTuple):
+    """`reason` is `all` where the whole file is held, '' where this run alone was meant."""
+
     by: str = ""
+    reason: str = ""
 
 
 class Resolve(NamedTuple):

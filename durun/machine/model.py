@@ -18,7 +18,30 @@ from durun.machine.scope import inside, path_of, under, undo
 
 Json = Any
 
-__all__ = ["Checkpoint", "Effect", "Event", "Item", "Move", "Phase", "Position", "Run", "StateRow", "Status", "Undo", "replace"]
+__all__ = [
+    "KINDS",
+    "Checkpoint",
+    "Effect",
+    "Event",
+    "Item",
+    "Move",
+    "Phase",
+    "Position",
+    "Run",
+    "StateRow",
+    "Status",
+    "Undo",
+    "replace",
+]
+
+
+# what a row of the history can be of: a closed list, each with its data in `durun docs database`
+KINDS = (
+    "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
+    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
+    "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
+    "undone", "undo_failed", "undo_not_needed", "compensated",
+)  # fmt: skip
 
 
 class Status(StrEnum):

@@ -118,17 +118,13 @@ class Mask:
                 return {self.text(k): self.tree(v) for k, v in value.items()}
         return value
 
-    def stream(self, pieces: Iterable[bytes]) -> Iterable[bytes]:
-        """Bytes masked as they come; a value that is split over pieces is found too."""
-        if self._bytes is None:
-            yield from pieces
-            return
-        kept = b""
-        for piece in pieces:
-            kept += piece
-            out, kept = self._masked(kept, len(kept) - self.longest + 1)
-            yield out
-        yield self._masked(kept, len(kept))[0]
+    def settled(self, data: bytes) -> tuple[bytes, bytes]:
+        """What of these bytes is certain, masked, and the rest, in which a value may only have begun."""
+        return (data, b"") if self._bytes is None else self._masked(data, len(data) - self.longest + 1)
+
+    def masked(self, data: bytes) -> bytes:
+        """Bytes that are whole, masked."""
+        return data if self._bytes is None else self._masked(data, len(data))[0]
 
     def _masked(self, data: bytes, before: int) -> tuple[bytes, bytes]:
         """What begins before a place, masked, and the rest."""

@@ -179,10 +179,12 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
     frozen = render(d, state["act"], names, capture="output" in state)
+    stands = p._replace(target=None, failures=(0,) * len(state.get("retry", [])))
+    if "poll" in state:
+        stands = poll.begin(d, stands)  # what may not be worked out comes before the intent: none is left behind
     effect = d.new_effect(p, state["kind"], key, frozen)
     undo.register(d, p, effect)
-    stands = p._replace(target=None, effect=effect.no, failures=(0,) * len(state.get("retry", [])))
-    d.put(issued(d, poll.begin(d, stands) if "poll" in state else stands))
+    d.put(issued(d, stands._replace(effect=effect.no)))
     return None
 
 

@@ -11,12 +11,6 @@ if TYPE_CHECKING:
 
     Json = Any
 
-RUN_KINDS = (
-    "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
-    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
-    "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside",
-)  # fmt: skip
-
 
 def when(ms: int | None) -> str | None:
     return None if ms is None else show_moment(ms)
@@ -69,7 +63,9 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
             case "held":
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
-    if s.status in ("interrupted", "paused"):
+    if s.status == "paused" and s.reason == "all":
+        found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
+    elif s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
 

@@ -150,6 +150,8 @@ def can_do(doc: dict[str, Json]) -> list[str]:
     match doc["status"]:
         case "failed":
             return [f"durun resume {id}", f"durun logs {id} {doc['state']}", f"durun history {id}"]
+        case "paused" if doc["reason"] == "all":
+            return ["durun resume --all", f"durun cancel {id}"]
         case "interrupted" | "paused":
             return [f"durun resume {id}", f"durun cancel {id}"]
         case "waiting" | "blocked":

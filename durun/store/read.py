@@ -62,6 +62,45 @@ def number(file: File, id: str) -> int:
     raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
 
 
+class Hold:
+    """The whole file is held: since when (RFC 3339), and by whom."""
+
+    __slots__ = ("by", "since")
+
+    def __init__(self, by: str, at: int) -> None:
+        from durun.plan.units import show_moment
+
+        self.by, self.since = by, show_moment(at)
+
+
+def hold(file: File) -> Hold | None:
+    """Whether `pause --all` holds the whole file."""
+    found = rows(file.db, "SELECT by, at FROM hold")
+    return Hold(*found[0]) if found else None
+
+
+def in_flight(file: File, plan: str | None = None) -> list[int]:
+    """The numbers of all runs that have not ended, the oldest first."""
+    of_plan = "" if plan is None else " AND name = ?"
+    return [r[0] for r in rows(file.db, f"SELECT no FROM runs WHERE {OPEN}{of_plan} ORDER BY no", (plan,) if plan else ())]
+
+
+def to_take_up(file: File, alive: Callable[[str], bool], now: int) -> list[Summary]:
+    """What `resume --all` goes on with, the oldest first: interrupted runs, those whose time has come, those that were held
+    with the whole file, and those in whose inbox something lies. What a living driver holds is not among them, but for what
+    it sits out only because the file was held."""
+    sql = (
+        f"SELECT {SUMMARY} FROM runs WHERE {OPEN} AND (status IN ('running', 'compensating') OR (status = 'waiting' AND due <= ?)"
+        " OR (status = 'paused' AND reason = 'all') OR no IN (SELECT run FROM notes)) ORDER BY no"
+    )
+    asked: dict[str | None, bool] = {None: False}
+    found = _seen(rows(file.db, sql, (now,)), alive)
+    for s in found:
+        if s.driver not in asked:
+            asked[s.driver] = alive(str(s.driver))
+    return [s for s in found if not asked[s.driver] or s.status == "paused"]
+
+
 def summary(file: File, no: int, alive: Callable[[str], bool]) -> Summary:
     return _seen(rows(file.db, f"SELECT {SUMMARY} FROM runs WHERE no = ?", (no,)), alive)[0]
 

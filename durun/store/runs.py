@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import apsw
 
 from durun.errors import Held as HeldByAnother
-from durun.errors import Superseded
+from durun.errors import NeedsPerson, Superseded
 from durun.machine.model import Checkpoint, Effect, Item, Move, Phase, Position, Run, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
+from durun.store import read
 from durun.store.file import File, rows
 
 Json = Any
@@ -72,6 +74,10 @@ class Exists(Exception):
         self.no, self.bound_to = no, bound_to
 
 
+class HoldChanged(Exception):
+    """The whole file was held, or let go, between the decision and its commit: decide again."""
+
+
 class Held(NamedTuple):
     """The right to write a run."""
 
@@ -105,10 +111,13 @@ class Store:
 
     # birth
 
-    def create(self, birth: Birth, move: Move, driver: Driver | None, now: int) -> Held:
-        """The plan, the run, its position and its first intent, in one transaction. Raises Exists."""
+    def create(self, birth: Birth, move: Move, driver: Driver | None, now: int, *, held: bool = False) -> Held:
+        """The plan, the run, its position and its first intent, in one transaction. `held`: the move was decided with the
+        whole file held. Raises Exists, HoldChanged."""
         run = move.run
         with self.file.write() as db:
+            if (read.hold(self.file) is not None) != held:
+                raise HoldChanged
             there = rows(db, "SELECT no, bound_to FROM runs WHERE id = ?", (run.id,))
             if there:
                 raise Exists(run.id, there[0][0], there[0][1])
@@ -127,8 +136,8 @@ class Store:
                     text_of(run.vars), str(run.status), driver.place if driver else None, 1, 0, 0, 1, run.started_at, now,
                 ),
             )  # fmt: skip
-            held = Held(db.last_insert_rowid(), 1, 0, 0)
-            return self._write_move(db, held, None, move, now)
+            right = Held(db.last_insert_rowid(), 1, 0, 0)
+            return self._write_move(db, right, None, move, now)
 
     def id_of(self, id: str) -> tuple[int, str] | None:
         """(no, what it is bound to) of the run with exactly this id."""
@@ -141,9 +150,13 @@ class Store:
 
     # to take, and to let go
 
-    def take_over(self, no: int, driver: Driver, alive: Callable[[str], bool], now: int) -> Held:
-        """The run is this driver's: the lock of the one before is free, and the fence goes up. Raises HeldByAnother."""
+    def take_over(self, no: int, driver: Driver, alive: Callable[[str], bool], now: int, *, to_drive: bool = False) -> Held:
+        """The run is this driver's: the lock of the one before is free, and the fence goes up. Raises HeldByAnother, and
+        with `to_drive` NeedsPerson where the whole file is held."""
         with self.file.write() as db:
+            hold = read.hold(self.file) if to_drive else None
+            if hold is not None:
+                raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
             row = rows(db, "SELECT id, driver, fence, seq, events FROM runs WHERE no = ?", (no,))[0]
             id, before, fence, seq, events = row
             if before is not None and before != driver.place and alive(before):
@@ -174,9 +187,10 @@ class Store:
         )[0]
         return Pinned(value_of(row[0]), row[1], row[2], row[3], value_of(row[4]), row[5], row[6])
 
-    def load(self, no: int) -> Checkpoint:
-        """All that is needed to go on; costs what the plan costs, whatever the history."""
-        with self._reading() as db:
+    def load(self, no: int, *, inside: bool = False) -> Checkpoint:
+        """All that is needed to go on; costs what the plan costs, whatever the history. `inside`: within a view of the file that
+        is open already."""
+        with nullcontext(self.file.db) if inside else self._reading() as db:
             run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
             at = Checkpoint(run)
             for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
@@ -268,6 +282,20 @@ class Store:
     def changed(self) -> int:
         """A number that differs whenever another process has written."""
         return int(rows(self.file.db, "PRAGMA data_version")[0][0])
+
+    # the whole file
+
+    def put_hold(self, by: str, now: int) -> bool:
+        """Holds the whole file: from now on no driver takes a run up. False where it is held already."""
+        with self.file.write() as db:
+            db.execute("INSERT OR IGNORE INTO hold (one, by, at) VALUES (1, ?, ?)", (by, now))
+            return db.changes() == 1
+
+    def lift_hold(self) -> bool:
+        """Lets the file go. False where it was not held."""
+        with self.file.write() as db:
+            db.execute("DELETE FROM hold")
+            return db.changes() == 1
 
     # notes
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from durun.errors import NotPossible
+from durun.errors import NotPossible, PlanRefused
 from durun.machine.decide import begin, decide
 from durun.machine.events import (
     Answered,
@@ -352,3 +352,57 @@ def test_a_paused_timer_keeps_what_it_had_left() -> None:
     later = NOW._replace(now=NOW.now + 90_000_000)
     apply(at, decide(plan, at, TakeUp(), later, Evaluator()))
     assert at.positions[""].due == later.now + 3_000_000
+
+
+def failed_at_b(**more: Any) -> tuple[Any, Checkpoint]:
+    """A run of a and b that failed in b."""
+    plan = plan_of(a={"run": ["true"], "next": "b"}, b={"run": ["false"], "next": "succeeded", **more})
+    at, _ = first(plan)
+    for event in (Ended(1, 0), Ended(2, 1)):
+        apply(at, decide(plan, at, event, NOW, Evaluator()))
+    assert at.run.status is Status.FAILED
+    return plan, at
+
+
+def test_a_failed_run_is_taken_up_from_a_state_as_a_new_visit_with_a_new_key() -> None:
+    plan, at = failed_at_b()
+    move = decide(plan, at, TakeUp("a"), NOW, Evaluator())
+    assert move.run.status is Status.RUNNING and move.run.ended_at is None and move.run.ended_by is None
+    [position] = [p for p in move.positions.values() if p is not None]
+    assert (position.state, position.visit, position.phase) == ("a", 2, Phase.ACTING)
+    assert move.effects[3].attempt == 1 and move.effects[3].key not in (e.key for e in at.effects.values())
+    assert [(e.kind, e.data.get("to")) for e in move.history][:1] == [("resumed", "a")]
+
+
+def test_a_take_up_at_a_state_that_is_not_there_or_of_a_run_that_has_not_failed_changes_nothing() -> None:
+    plan, at = failed_at_b()
+    before = copy.deepcopy(at)
+    with pytest.raises(PlanRefused, match="it has a, b"):
+        decide(plan, at, TakeUp("c"), NOW, Evaluator())
+    assert at == before
+    for phase in Phase:
+        if phase is not Phase.FAILED:
+            with pytest.raises(NotPossible):
+                decide(PLAN, standing(phase), TakeUp("a"), NOW, Evaluator())
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_the_state_that_may_have_happened_is_entered_anew_only_where_that_is_harmless(idempotent: bool) -> None:
+    plan = plan_of(a={"run": ["x"], "idempotent": idempotent, "next": "succeeded"})
+    at, _ = first(plan)
+    apply(at, decide(plan, at, Ended(1, -9), NOW, Evaluator()))
+    assert at.run.status is Status.FAILED
+    if idempotent:
+        assert decide(plan, at, TakeUp("a"), NOW, Evaluator()).begin == [2]
+    else:
+        with pytest.raises(NotPossible, match="is not known"):
+            decide(plan, at, TakeUp("a"), NOW, Evaluator())
+
+
+def test_a_run_born_while_the_file_is_held_is_paused_and_begins_nothing() -> None:
+    newborn = Run("r", "t", "1", "ab" * 16, 0, Status.RUNNING, None, {}, {}, {}, {})
+    move = begin(PLAN, newborn, NOW._replace(place=None), Evaluator(), Pause("me", "all"))
+    assert (move.run.status, move.run.reason, move.begin) == (Status.PAUSED, "all", [])
+    assert [e.kind for e in move.history] == ["started", "entered", "paused"]
+    ends = plan_of(a={"pass": {}, "next": "succeeded"})
+    assert begin(ends, newborn, NOW, Evaluator(), Pause("me", "all")).run.status is Status.SUCCEEDED

@@ -147,12 +147,18 @@ CREATE TABLE undos (
 CREATE TABLE notes (
   no   INTEGER PRIMARY KEY AUTOINCREMENT,
   run  INTEGER NOT NULL REFERENCES runs (no),
-  kind TEXT NOT NULL,                     -- what another process wants: cancel, resolve
+  kind TEXT NOT NULL,                     -- what another process wants: cancel, pause, resolve, resume
   data TEXT NOT NULL,
   by   TEXT NOT NULL,
   at   INTEGER NOT NULL
 );
 CREATE INDEX notes_run ON notes (run);
+
+CREATE TABLE hold (
+  one INTEGER PRIMARY KEY CHECK (one = 1), -- a row here: `pause --all` holds the whole file, until `resume --all`
+  by  TEXT NOT NULL,
+  at  INTEGER NOT NULL
+);
 
 CREATE TABLE history (
   run     INTEGER NOT NULL REFERENCES runs (no),

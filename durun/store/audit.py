@@ -1,0 +1,384 @@
+"""What must hold in the file, looked for row by row: `durun db check`. Reads only, in one view of the file.
+
+Each invariant is a function with a sentence: it gives what breaks it, with the id of the run where there is one. They speak of
+the tables as the newest version of the file has them; what a driver is writing meanwhile is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import apsw
+
+from durun.machine.draft import status_of
+from durun.machine.model import KINDS, Phase
+from durun.store import read
+from durun.store.file import VERSION, File, failing, rows, statements
+from durun.store.runs import Reading, Store
+
+Json = Any
+Found = Iterator[tuple[str | None, str]]  # (id of the run, what is so)
+
+
+class Broken(NamedTuple):
+    invariant: str
+    run: str | None
+    what: str
+
+
+class Audit(NamedTuple):
+    looked_at: dict[str, int]
+    invariants: list[str]
+    broken: list[Broken]
+
+
+INVARIANTS: dict[str, Callable[[apsw.Connection], Found]] = {}
+ENDED = "('succeeded', 'failed', 'cancelled', 'compensated')"
+JSON_COLUMNS = {
+    "runs": ("pins", "input", "types", "vars", "output", "error", "ended_by", "cancel", "undoing"),
+    "positions": ("data",),
+    "states": ("output", "error"),
+    "effects": ("request", "error", "output"),
+    "notes": ("data",),
+    "items": ("item", "output", "error"),
+    "undos": ("request",),
+    "history": ("data",),
+}
+FITS = {  # phase: the statuses its effect may have; None: there may be none
+    "acting": ("begin",),
+    "delayed": ("waiting",),
+    "held": ("waiting",),
+    "lost": ("in_doubt",),
+    "probing": ("in_doubt", "not_certain"),
+    "doubt": ("in_doubt", "not_certain", "done"),
+    "failed": (None, "done", "not_done", "not_certain", "in_doubt", "withdrawn"),
+    "ended": (None, "done", "not_done", "not_certain", "in_doubt", "withdrawn"),
+}
+
+
+def audit(file: File) -> Audit:
+    """Looks at all of it. Raises StoreUnusable where it cannot be read."""
+    broken = []
+    with failing(file.path), Reading(file.db) as db:
+        counted = {
+            name: rows(db, f"SELECT count(*) FROM {name}")[0][0]
+            for name in ("runs", "positions", "effects", "history", "plans", "notes")
+        }
+        for name, look in INVARIANTS.items():
+            broken += [Broken(name, run, what) for run, what in look(db)]
+        broken += [Broken("status", run, what) for run, what in _statuses(file, db)]
+    return Audit(counted, [*INVARIANTS, "status"], broken)
+
+
+def _invariant(look: Callable[[apsw.Connection], Found]) -> Callable[[apsw.Connection], Found]:
+    INVARIANTS[look.__name__] = look
+    return look
+
+
+def _ids(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Found:
+    """Rows of (number of a run, what is so), with the id in place of the number."""
+    for no, *words in rows(db, sql, values):
+        yield _of(db, no, " ".join(map(str, words)))
+
+
+def _of(db: apsw.Connection, no: int, what: str) -> tuple[str | None, str]:
+    found = rows(db, "SELECT id FROM runs WHERE no = ?", (no,))
+    return (found[0][0] if found else f"number {no}"), what
+
+
+# --- the file ---
+
+
+@_invariant
+def integrity(db: apsw.Connection) -> Found:
+    """SQLite finds its pages, indexes and constraints whole."""
+    for (said,) in rows(db, "PRAGMA integrity_check(50)"):
+        if said != "ok":
+            yield None, said
+
+
+@_invariant
+def foreign_keys(db: apsw.Connection) -> Found:
+    """What a row refers to is there."""
+    for table, _, parent, _ in rows(db, "PRAGMA foreign_key_check"):
+        yield None, f"a row of {table} refers to one of {parent} that is not there"
+
+
+@_invariant
+def schema(db: apsw.Connection) -> Found:
+    """Tables, indexes and views are those that the migrations make."""
+    made = apsw.Connection(":memory:")
+    for version in range(1, VERSION + 1):
+        for statement in statements(version):
+            made.execute(statement).fetchall()
+    asked = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
+    wanted, there = dict(rows(made, asked)), dict(rows(db, asked))
+    made.close()
+    for name in sorted({*wanted, *there}):
+        if _bare(wanted.get(name)) != _bare(there.get(name)):
+            yield None, f"the {name} is {'missing' if name not in there else 'unknown' if name not in wanted else 'another'}"
+
+
+def _bare(sql: str | None) -> str:
+    """A statement without its comments and its spaces: they say nothing of what it makes."""
+    return "".join("".join(line.partition("--")[0] for line in (sql or "").splitlines()).split())
+
+
+@_invariant
+def json_well_formed(db: apsw.Connection) -> Found:
+    """What is stored as JSON is JSON."""
+    for table, columns in JSON_COLUMNS.items():
+        for column in columns:
+            key = "no" if table == "runs" else "run"
+            sql = f"SELECT {key}, ? FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column})"
+            yield from _ids(db, sql, (f"{table}.{column} holds no JSON",))
+
+
+@_invariant
+def digests(db: apsw.Connection) -> Found:
+    """A plan and a long script have the digest they are stored under."""
+    for digest, text in rows(db, "SELECT digest, canonical FROM plans UNION ALL SELECT digest, text FROM literals"):
+        if hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() != digest:
+            users = [r[0] for r in rows(db, "SELECT id FROM runs WHERE plan = ?", (digest,))] or [None]
+            for id in users:
+                yield id, f"the text stored as {digest[:12]} has another digest"
+
+
+# --- a run and its position ---
+
+
+@_invariant
+def position(db: apsw.Connection) -> Found:
+    """A run stands somewhere, and its row says where."""
+    yield from _ids(db, "SELECT no, 'stands nowhere' FROM runs WHERE no NOT IN (SELECT run FROM positions WHERE scope = '')")
+    sql = (
+        "SELECT r.no, 'its row says ' || coalesce(r.state, 'nowhere') || ', its position ' || p.state FROM runs r"
+        " JOIN positions p ON p.run = r.no AND p.scope = '' WHERE (r.state, r.visit, r.due) IS NOT (p.state, p.visit, p.due)"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def states_of_the_plan(db: apsw.Connection) -> Found:
+    """A run stands in, and has visited, states that its plan has."""
+    for table in ("positions", "states"):
+        sql = (
+            f"SELECT r.no, t.state, p.canonical FROM {table} t JOIN runs r ON r.no = t.run JOIN plans p ON p.digest = r.plan"
+            " WHERE t.scope = ''"
+        )
+        for no, state, text in rows(db, sql):
+            if not _in_plan(text, state):
+                yield _of(db, no, f"{table} has the state {state}, its plan has not")
+
+
+def _in_plan(text: str, state: str) -> bool:
+    try:
+        return state in json.loads(text)["states"]
+    except (ValueError, KeyError):
+        return True  # what is wrong with the plan is said of its digest
+
+
+@_invariant
+def ended(db: apsw.Connection) -> Found:
+    """A run that has ended says when, and has nothing under way; one that has not ended does not."""
+    yield from _ids(
+        db, f"SELECT no, 'is', status, 'and has no time of its end' FROM runs WHERE status IN {ENDED} AND ended_at IS NULL"
+    )
+    yield from _ids(
+        db, f"SELECT no, 'is', status, 'and has a time of its end' FROM runs WHERE status NOT IN {ENDED} AND ended_at > 0"
+    )
+    sql = (
+        "SELECT r.no, 'is', r.status, 'and its effect', e.no, 'is', e.status FROM runs r JOIN effects e ON e.run = r.no"
+        f" WHERE r.status IN {ENDED} AND e.status IN ('begin', 'waiting')"
+    )
+    yield from _ids(db, sql)
+    sql = (
+        "SELECT r.no, 'is', r.status, 'and stands in', p.state, 'as', p.phase FROM runs r JOIN positions p ON p.run = r.no"
+        f" WHERE r.status IN {ENDED} AND p.phase NOT IN ('failed', 'ended')"
+    )
+    yield from _ids(db, sql)
+    yield from _ids(
+        db,
+        f"SELECT no, 'has ended, and a note lies in its inbox' FROM runs WHERE status IN {ENDED} AND no IN (SELECT run FROM notes)",
+    )
+
+
+@_invariant
+def paused(db: apsw.Connection) -> Found:
+    """A paused run says since when."""
+    yield from _ids(
+        db, "SELECT no, 'is paused, and does not say since when' FROM runs WHERE status = 'paused' AND paused_at IS NULL"
+    )
+
+
+@_invariant
+def driver(db: apsw.Connection) -> Found:
+    """The driver that a run names is known."""
+    sql = (
+        "SELECT no, 'names the driver', driver, 'that is not there' FROM runs"
+        " WHERE driver IS NOT NULL AND driver NOT IN (SELECT place FROM drivers)"
+    )
+    yield from _ids(db, sql)
+
+
+def _statuses(file: File, db: apsw.Connection) -> Found:
+    """The status of a run in flight is what its positions say."""
+    store = Store(file)
+    for no, id in rows(db, f"SELECT no, id FROM runs WHERE {read.OPEN} AND status IN ('running', 'waiting', 'blocked')"):
+        try:
+            at = store.load(no, inside=True)
+        except (ValueError, KeyError, IndexError, TypeError) as e:
+            yield id, f"cannot be loaded: {type(e).__name__}: {e}"
+            continue
+        if at.run.undoing is not None:
+            continue
+        said = status_of(list(at.positions.values()))
+        if at.positions and said != (at.run.status, at.run.reason):
+            words = [f"{status} ({reason})" if reason else str(status) for status, reason in (said, (at.run.status, at.run.reason))]
+            yield id, f"its positions say {words[0]}, its row {words[1]}"
+
+
+# --- effects ---
+
+
+@_invariant
+def effect_of_a_position(db: apsw.Connection) -> Found:
+    """The effect of a position is there, belongs to its visit, and has a status that fits the phase."""
+    sql = (
+        "SELECT p.run, p.state, p.visit, p.phase, p.effect, p.asking, e.no, e.status, e.state, e.visit, a.no, a.status"
+        " FROM positions p LEFT JOIN effects e ON e.run = p.run AND e.no = p.effect"
+        " LEFT JOIN effects a ON a.run = p.run AND a.no = p.asking"
+    )
+    for no, state, visit, phase, effect, asking, there, status, its_state, its_visit, asked, asked_status in rows(db, sql):
+        said = None
+        if effect is not None and there is None:
+            said = f"{state} is {phase}, its effect {effect} is not there"
+        elif effect is not None and (its_state, its_visit) != (state, visit) and state != "undo":
+            said = f"{state} visit {visit} has an effect of {its_state} visit {its_visit}"
+        elif phase in FITS and status not in FITS[phase]:
+            said = f"{state} is {phase}, its effect {'missing' if effect is None else status}"
+        elif asking is not None and asked is None:
+            said = f"{state} is {phase}, the effect {asking} of its probe is not there"
+        elif phase == Phase.PROBING and asked_status not in ("begin", "waiting"):
+            said = f"{state} is {phase}, its probe {asked_status or 'missing'}"
+        if said is not None:
+            yield _of(db, no, said)
+
+
+@_invariant
+def under_way(db: apsw.Connection) -> Found:
+    """What is to begin or has begun belongs to a position; its boot and place are known just from then on."""
+    sql = (
+        "SELECT e.run, 'its effect', e.no, 'of', e.state, 'is', e.status, 'and nothing stands there' FROM effects e"
+        " WHERE e.status IN ('begin', 'waiting') AND e.kind IN ('run', 'probe') AND NOT EXISTS"
+        " (SELECT 1 FROM positions p WHERE p.run = e.run AND e.no IN (p.effect, p.asking))"
+    )
+    yield from _ids(db, sql)
+    yield from _ids(
+        db,
+        "SELECT run, 'its effect', no, 'begins in no place' FROM effects"
+        " WHERE status = 'begin' AND (boot IS NULL OR place IS NULL)",
+    )
+    yield from _ids(
+        db, "SELECT run, 'its effect', no, 'waits, and has a place' FROM effects WHERE status = 'waiting' AND place IS NOT NULL"
+    )
+
+
+@_invariant
+def effect_numbers(db: apsw.Connection) -> Found:
+    """The effects of a run are numbered from 1, without gaps, up to the next one."""
+    sql = (
+        "SELECT r.no, 'its next effect is', next_effect, 'after', count(e.no), 'effects up to', coalesce(max(e.no), 0)"
+        " FROM runs r LEFT JOIN effects e ON e.run = r.no GROUP BY r.no"
+        " HAVING count(e.no) <> next_effect - 1 OR coalesce(max(e.no), 0) <> next_effect - 1"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def keys(db: apsw.Connection) -> Found:
+    """No two acts of a run have the same key, but where the plan gives it."""
+    sql = (
+        "SELECT r.no, e.key, e.state, count(*), p.canonical FROM effects e JOIN runs r ON r.no = e.run"
+        " JOIN plans p ON p.digest = r.plan WHERE e.kind = 'run' GROUP BY e.run, e.key HAVING count(*) > 1 OR e.key = ''"
+    )
+    for no, key, state, count, text in rows(db, sql):
+        if key == "" or '"key":' not in text:
+            yield _of(db, no, f"{count} effects of {state} have the key {key!r}")
+
+
+@_invariant
+def scripts(db: apsw.Connection) -> Found:
+    """A script that is stored by its digest is there."""
+    sql = (
+        "SELECT run, 'the script of its effect', no, 'is not there' FROM effects WHERE json_valid(request)"
+        " AND json_extract(request, '$.script_of') IS NOT NULL"
+        " AND json_extract(request, '$.script_of') NOT IN (SELECT digest FROM literals)"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def visits(db: apsw.Connection) -> Found:
+    """No effect and no position is of a visit that its state never had; the effect that gave an output is there."""
+    for table in ("effects", "positions"):
+        sql = (
+            f"SELECT t.run, '{table}: visit', t.visit, 'of', t.state, 'which had', coalesce(s.visits, 0) FROM {table} t"
+            " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state WHERE t.visit > coalesce(s.visits, 0)"
+        )
+        yield from _ids(db, sql)
+    sql = (
+        "SELECT s.run, 'the effect', s.effect, 'of the output of', s.state, 'is not there' FROM states s WHERE s.effect IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM effects e WHERE e.run = s.run AND e.no = s.effect)"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def undos(db: apsw.Connection) -> Found:
+    """An undo is of an effect that is there."""
+    sql = (
+        "SELECT u.run, 'an undo of the effect', u.effect, 'that is not there' FROM undos u"
+        " WHERE NOT EXISTS (SELECT 1 FROM effects e WHERE e.run = u.run AND e.no = u.effect)"
+    )
+    yield from _ids(db, sql)
+
+
+# --- history ---
+
+
+@_invariant
+def history_without_gaps(db: apsw.Connection) -> Found:
+    """The history of a run is numbered from 1 without gaps, up to what its row counts."""
+    sql = (
+        "SELECT r.no, 'counts', events, 'events; there are', count(h.no), 'up to', coalesce(max(h.no), 0) FROM runs r"
+        " LEFT JOIN history h ON h.run = r.no GROUP BY r.no HAVING count(h.no) <> events OR coalesce(max(h.no), 0) <> events"
+        " OR coalesce(min(h.no), 1) <> 1"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def history_kinds(db: apsw.Connection) -> Found:
+    """History speaks of what can happen, and of effects that are there."""
+    for no, kind in rows(db, "SELECT DISTINCT run, kind FROM history"):
+        if kind not in KINDS:
+            yield _of(db, no, f"its history has {kind!r}, which nothing is called")
+    sql = (
+        "SELECT h.run, 'event', h.no, 'speaks of an effect that is not there' FROM history h WHERE json_valid(h.data)"
+        " AND json_extract(h.data, '$.effect') IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM effects e WHERE e.run = h.run AND e.no = json_extract(h.data, '$.effect'))"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def of_a_run(db: apsw.Connection) -> Found:
+    """Every row belongs to a run."""
+    for table in ("positions", "states", "effects", "undos", "notes", "history"):
+        yield from _ids(
+            db, f"SELECT DISTINCT run, 'is no run, and has rows in {table}' FROM {table} WHERE run NOT IN (SELECT no FROM runs)"
+        )

@@ -1,0 +1,98 @@
+"""logs, and logs --follow: what the commands wrote, as it was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from program import COMMAND, Program, until
+
+TALKS = """
+start: a
+states:
+  a: {run: 'echo a1; echo oops >&2; until [ -e "$LEDGER.1" ]; do sleep 0.05; done; echo a2; exit 3', retry: {max_attempts: 2, initial_interval: 1ms}, catch: [{on: [exit], next: b}], next: b}
+  b: {run: 'echo b1; until [ -e "$LEDGER.2" ]; do sleep 0.05; done; echo b2', next: rest}
+  rest: {wait: 1ms, next: c}
+  c: {run: 'printf "no newline"', next: succeeded}
+"""
+
+
+def test_following_prints_attempt_after_attempt_until_the_run_has_ended(durun: Program) -> None:
+    durun.plan(TALKS)
+    driven = durun.begin("start", "plan.yaml")
+    run = until(lambda: durun("ls", "-q").stdout.strip())
+    follows = durun.begin("logs", run, "-f")
+    assert follows.stdout is not None
+    assert sorted(follows.stdout.readline() for _ in range(2)) == ["a1\n", "oops\n"]  # before the attempt has ended
+    (durun.folder / "ledger.1").touch()
+    assert [follows.stdout.readline() for _ in range(4)] == ["a2\n", "a1\n", "a2\n", "oops\n"]
+    assert follows.stdout.readline() == "b1\n" and follows.poll() is None
+    (durun.folder / "ledger.2").touch()
+    rest, said = follows.communicate(timeout=30)
+    assert (follows.returncode, rest, said) == (0, "b2\nno newline", "")
+    assert driven.wait(30) == 0
+    assert durun("logs", run, "-f").stdout == durun("logs", run).stdout == "a1\na2\noops\na1\na2\noops\nb1\nb2\nno newline"
+    assert durun("logs", run, "b", "-f").stdout == "b1\nb2\n"
+
+
+def test_following_ends_by_ctrl_c_with_130_and_touches_nothing(durun: Program) -> None:
+    durun.plan(TALKS)
+    driven = durun.begin("start", "plan.yaml")
+    run = until(lambda: durun("ls", "-q").stdout.strip())
+    follows = durun.begin("logs", run, "-f")
+    assert follows.stdout is not None and follows.stdout.readline()
+    follows.send_signal(signal.SIGINT)
+    assert follows.wait(30) == 130
+    for n in (1, 2):
+        (durun.folder / f"ledger.{n}").touch()
+    assert driven.wait(30) == 0
+
+
+def test_following_a_silent_command_ends_quietly_when_nobody_reads_any_more(durun: Program) -> None:
+    durun.plan(TALKS)
+    driven = durun.begin("start", "plan.yaml")
+    run = until(lambda: durun("ls", "-q").stdout.strip())
+    script = f'{" ".join(COMMAND)} logs {run} -f | head -n1; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(["bash", "-c", script], cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
+    for n in (1, 2):
+        (durun.folder / f"ledger.{n}").touch()
+    assert driven.wait(30) == 0
+
+
+def test_following_goes_on_over_a_crash_and_a_resume(durun: Program) -> None:
+    durun.plan(
+        'start: a\nstates: {a: {run: \'echo one; [ -e "$LEDGER.go" ] || kill -9 $PPID; [ -e "$LEDGER.go" ] || sleep 60; echo two\', idempotent: true, next: succeeded}}\n'
+    )
+    begun = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.db.exists() and "one" in durun("logs", "r", exit=None).stdout)
+    follows = subprocess.Popen(
+        [sys.executable, "-m", "durun", "logs", "r", "-f", "--db", durun.db], cwd=durun.folder, stdout=subprocess.PIPE, text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("DURUN_")},
+    )  # fmt: skip
+    assert follows.stdout is not None and follows.stdout.readline() == "one\n"
+    durun.kill_all()
+    begun.communicate()
+    (durun.folder / "ledger.go").touch()
+    durun("resume", "r")
+    rest, _ = follows.communicate(timeout=30)
+    assert (follows.returncode, rest) == (0, "one\ntwo\n")
+
+
+def test_logs_as_one_document(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'echo out; printf \"\\377\" >&2; exit 1', next: succeeded}}\n")
+    run = durun.start(1)
+    found = json.loads(durun("logs", run, "--json").stdout)
+    assert found == {"run": run, "logs": [{"path": "a", "visit": 1, "attempt": 1, "stdout": "out\n", "stderr": "\ufffd"}]}
+    durun("logs", run, "--json", "-f", exit=2)
+
+
+def test_what_wrote_nothing_is_said(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    run = durun.start()
+    for words in (["logs", run], ["logs", run, "a"], ["logs", run, "-f"]):
+        done = durun(*words)
+        assert done.stdout == "" and run in done.stderr
