@@ -73,7 +73,7 @@ class Deliverer:
         self._killed: dict[int, float] = {}
         self._sender: Any = None  # of requests, once there is one
         self._sent: dict[str, Effect] = {}
-        self._known: list[Happening] = []  # what is known without waiting for it
+        self._known: list[CouldNotStart] = []  # what was found at once
         self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
         self.secrets.learn()
 
@@ -87,7 +87,8 @@ class Deliverer:
         return bool(self._issued or self._adopted or self._sent or self._known)
 
     def under_way(self) -> list[int]:
-        return [e.no for e in (*self._issued.values(), *self._sent.values())] + list(self._adopted)
+        acting = [e.no for e in (*self._issued.values(), *self._sent.values())]
+        return [*acting, *self._adopted, *(known.effect for known in self._known)]
 
     # to act
 
@@ -223,7 +224,8 @@ class Deliverer:
 
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]:
         """What has happened, waiting at most so many seconds for it (less where `wake` becomes readable)."""
-        events, self._known = self._known, []
+        events: list[Happening] = [*self._known]
+        self._known = []
         wait = min(timeout, LOOK) if self._adopted else timeout
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
         write: list[int] = []
