@@ -28,7 +28,7 @@ def good(body: str, head: str = "") -> dict[str, Any]:
     [
         ("http: {}", "`url` is required here"), ("http: {url: x}", "http:// or https://"), ("http: {url: ''}", "empty"),
         ("http: {url: 'http://x', method: get}", "did you mean `GET`?"), ("http: {url: 'http://x', method: CONNECT}", "no method"),
-        ("http: {url: 'http://x', json: 1, form: {a: 1}}", "one body: json or form"), 
+        ("http: {url: 'http://x', json: 1, form: {a: 1}}", "one body: json or form"),
         ("http: {url: 'http://x', expect: []}", "nothing in it"), ("http: {url: 'http://x', expect: 299-200}", "smaller"),
         ("http: {url: 'http://x', expect: [100]}", "no status"), ("http: {url: 'http://x', expect: 2xx}", "no status"),
         ("http: {url: 'http://x', max_body: 17MiB}", "at most 16MiB"), ("http: {url: 'http://x', max_body: 5}", "no size"),
