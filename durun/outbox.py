@@ -92,7 +92,7 @@ class Deliverer:
         self._killed: dict[int, float] = {}
         self._sender: Any = None  # of requests, once there is one
         self._sent: dict[str, Effect] = {}
-        self._known: list[Happening] = []  # what is known without waiting for it
+        self._known: list[CouldNotStart] = []  # what was found at once
         self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
         self.secrets.learn()
         self._vain = 0
@@ -107,7 +107,8 @@ class Deliverer:
         return bool(self._issued or self._adopted or self._sent or self._known)
 
     def under_way(self) -> list[int]:
-        return [e.no for e in (*self._issued.values(), *self._sent.values())] + list(self._adopted)
+        acting = [e.no for e in (*self._issued.values(), *self._sent.values())]
+        return [*acting, *self._adopted, *(known.effect for known in self._known)]
 
     # to act
 
@@ -270,7 +271,8 @@ class Deliverer:
             return self._receive(timeout, wake)
 
     def _receive(self, timeout: float, wake: int | None) -> list[Happening]:
-        events, self._known = self._known, []
+        events: list[Happening] = [*self._known]
+        self._known = []
         wait = min(timeout, LOOK) if self._adopted else timeout
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
         write: list[int] = []

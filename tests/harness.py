@@ -116,6 +116,8 @@ class Driving:
         for pid in groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+        if self.engine is not None and self.deliverer._sender is not None:
+            self.deliverer._sender.close()  # what was on the wire goes with its process
         self.commands._socket.close()
         os.close(self.commands._lock)
         self.file.close()

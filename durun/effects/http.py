@@ -212,9 +212,8 @@ class Sender:
 
     def _note(self, t: Transfer) -> int:
         """Notes that it begins, unless the gate is closed. Called on a connection on which nothing was sent yet."""
-        folder = os.path.join(self.folder, t.place)
         try:
-            t.unsent = _noted(folder, t.token)
+            t.unsent = "stopped" if t.stopped else _noted(os.path.join(self.folder, t.place), t.token)
         except OSError as e:
             t.unsent = "full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "refused"
         t.sent = not t.unsent

@@ -316,7 +316,7 @@ def test_a_probe_by_request_settles_a_doubt(place, receiver, probe, posts):
     assert receiver.came[1].path == f"/payments/{run['effects'][0]['key']}"
     assert receiver.came[1].key is None, "a question is not the act it asks about"
     assert place.durun("output", "r", "a").json["json"] == {"id": 7}
-    assert len(set(filter(None, receiver.keys()))) == 1
+    assert len({came.key for came in receiver.came if came.key}) == 1
 
 
 @pytest.mark.parametrize("act", [answer(500), answer(302), drop(after=False)], ids=["500", "302", "dropped"])
@@ -395,7 +395,7 @@ def test_f65_retry_after_is_honoured_in_full_and_kept_over_a_kill(place, receive
     )
     plan = place.plan(post(receiver.url, "retry: {on: 'http:429', max_attempts: 2, initial_interval: 1ms, max_interval: 1ms},"))
     process = place.begin("start", plan, "--id", "r")
-    place.until(lambda: place.history("r", "retry_at") if place.runs() else False, "the retry")
+    place.until(lambda: place.runs() and place.history("r", "retry_at"), "the retry")
     process.send_signal(signal.SIGKILL)
     process.wait(60)
     place.durun("resume", "r")
@@ -578,9 +578,8 @@ def test_a_request_that_does_not_answer_in_its_grace_is_let_go_and_said_to_be_un
         place.end(process, 4)
         assert place.show("r")["effects"][0]["status"] == "not_certain"
         return
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    # a signal that comes before the one before it was heard is one with it
+    place.until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT), "the end of the driver")
     place.end(process, 130)
     run = place.show("r")
     assert run["status"] == "paused"
