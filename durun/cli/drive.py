@@ -77,7 +77,7 @@ def _given(plan: Plan, pairs: list[str], file: str | None) -> Json:
     given: dict[str, Json] = {}
     if file is not None:
         try:
-            found = read_json(_read(file))
+            found = read_json(read_file(file))
         except ValueError as e:
             raise PlanRefused(f"--input {file}: {e}") from None
         if not isinstance(found, dict):
@@ -89,14 +89,15 @@ def _given(plan: Plan, pairs: list[str], file: str | None) -> Json:
             raise Usage(f"-i {pair}: write it as NAME=VALUE")
         if text.startswith("@"):
             try:
-                text = _read(text[1:]).decode("utf-8")
+                text = read_file(text[1:]).decode("utf-8")
             except UnicodeDecodeError as e:
                 raise PlanRefused(f"-i {pair}: the file is no UTF-8 text at byte {e.start}") from None
         given[name] = read_input(plan, name, text)
     return given
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str) -> bytes:
+    """The whole of a file, or of stdin for `-`. Raises PlanRefused."""
     try:
         if file == "-":
             return sys.stdin.buffer.read()
@@ -230,8 +231,18 @@ class DriverProcess:
         engine.watch(at, move)
         with self._watched():
             engine.perform(move)
-            engine.drive(wait=not no_wait)
+            self._drive(engine, wait=not no_wait, json=json)
         return self._end(engine, json=json)
+
+    def _drive(self, engine: Engine, *, wait: bool, json: bool) -> None:
+        """Drives a run; on a terminal whoever sits there is asked, and it goes on with what they say."""
+        engine.drive(wait=wait)
+        if json or self.quiet or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return
+        from durun.cli.ask import asked_here
+
+        while asked_here(engine):
+            engine.drive(wait=wait)
 
     def _moment(self) -> Any:
         from durun.machine.events import Moment
@@ -248,7 +259,7 @@ class DriverProcess:
         engine = self.take(no)
         with self._watched():
             engine.take_up()
-            engine.drive(wait=not no_wait)
+            self._drive(engine, wait=not no_wait, json=json)
         return self._end(engine, json=json)
 
     def take(self, no: int) -> Engine:
@@ -341,7 +352,8 @@ def preload(plan: Plan) -> None:
 
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
-    if any("schema" in state.get("output", {}) for state in plan["states"].values()):
+    states = plan["states"].values()
+    if any("schema" in (state.get("output") or state.get("wait") or state.get("approval") or {}) for state in states):
         from durun.plan import schema
 
         schema.fault({})  # loads its library

@@ -20,6 +20,7 @@ COMMANDS = {
     "start": "drive", "resume": "drive",
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
     "cancel": "control", "pause": "control", "resolve": "control",
+    "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
     "check": "plans", "db path": "plans",
 }  # fmt: skip
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}

@@ -68,7 +68,7 @@ def _thaw(d: Draft, p: Position, paused_at: int) -> None:
     """A timer that stood still while the run was paused goes on with what it had left."""
     if p.due is None or p.length is None:
         return
-    left = max(0, p.due - paused_at)
+    left = max(0, p.due - max(paused_at, p.set_at or 0))  # what was set during the pause has lost nothing
     d.put(p._replace(due=d.moment.now + left, length=left, set_at=d.moment.now, boot=d.moment.boot, clock=d.moment.clock))
 
 
@@ -77,6 +77,8 @@ def _take_up_state(d: Draft, p: Position) -> None:
     p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
     if p.target is not None:
         return walk.walk(d, p.scope, p.target)
+    if d.state(p)["kind"] in ("wait", "approval"):
+        return walk.walk(d, p.scope, p.state)  # asked anew: a new visit
     if p.effect is None:
         p = d.put(p._replace(phase=Phase.READY, target=p.state))
         return walk.follow(d, p.scope, walk.begin_state(d, p))

@@ -2,21 +2,23 @@
 
 The core owns what happens next and whether something is allowed; the edge owns when, where and with what process.
 
-| phase \\ event | Go | Due | Ended, CouldNotStart | Lost | Moved | Settle | Resolve | TakeUp |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| ready | on | | | | | | | where paused |
-| acting | | | outcome | in doubt | issued again | | | where paused |
-| delayed | | begin | | | | | | where paused |
-| waiting | | on | | | | | | where paused |
-| lost | | | | | | settled | settled | where paused |
-| probing | | begin | answer | again | issued again | | | where paused |
-| doubt | | | | | | | settled | where paused |
-| held | | | | | | begin | | where paused |
-| failed | | | | | | | happened | again |
-| ended | | | | | | | | |
+| phase \\ event | Go | Due | Ended, CouldNotStart | Lost | Moved | Settle | Resolve | Answer | Alive | TakeUp |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| ready | on | | | | | | | | | where paused |
+| acting | | | outcome | in doubt | issued again | | | | | where paused |
+| delayed | | begin | | | | | | | | where paused |
+| waiting | | on | | | | | | | | where paused |
+| asked | | timeout | | | | | | on | | where paused |
+| listening | | timeout | | | | | | | renewed | where paused |
+| lost | | | | | | settled | settled | | | where paused |
+| probing | | begin | answer | again | issued again | | | | | where paused |
+| doubt | | | | | | | settled | | | where paused |
+| held | | | | | | begin | | | | where paused |
+| failed | | | | | | | happened | | | again |
+| ended | | | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended. What is not in the table raises NotPossible, and then
-nothing has changed.
+Cancel, Pause and Signal are heard in every phase of a run that has not ended. What is not in the table raises NotPossible, and
+then nothing has changed.
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import control, doubt, walk
+from durun.machine import asks, control, doubt, signals, walk
 from durun.machine.draft import Draft, Evaluate
 from durun.machine.events import (
+    Alive,
+    Answer,
     Cancel,
     CouldNotStart,
     Due,
@@ -39,6 +43,7 @@ from durun.machine.events import (
     Pause,
     Resolve,
     Settle,
+    Signal,
     TakeUp,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
@@ -66,9 +71,16 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             control.take_up(d)
         case Resolve():
             doubt.resolve(d, _one(d, event), event)
+        case Answer():
+            asks.answer(d, event)
+        case Signal():
+            signals.signal(d, event)
+        case Alive():
+            signals.alive(d, event)
         case _:
             _at_position(d, _position_of(d, event), event)
     d.settle_status()
+    signals.left_over(d)
     return d.move
 
 
@@ -88,6 +100,10 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
             walk.begin_waiting(d, p)
         case Phase.WAITING, Due():
             walk.waited(d, p)
+        case Phase.ASKED, Due():
+            asks.over(d, p)
+        case Phase.LISTENING, Due():
+            signals.over(d, p)
         case Phase.LOST, Settle():
             doubt.settle(d, p)
         case Phase.HELD, Settle():

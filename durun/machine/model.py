@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 Json = Any
 
-__all__ = ["Checkpoint", "Effect", "Event", "Move", "Phase", "Position", "Run", "StateRow", "Status", "replace"]
+__all__ = ["Answered", "Checkpoint", "Effect", "Event", "Move", "Phase", "Position", "Run", "Sent", "StateRow", "Status", "replace"]
 
 
 class Status(StrEnum):
@@ -40,6 +40,8 @@ class Phase(StrEnum):
     ACTING = "acting"  # its effect is intended, and begins now or has begun
     DELAYED = "delayed"  # its effect is intended and waits: a retry delay, a pause, or nobody drove on
     WAITING = "waiting"  # a timer
+    ASKED = "asked"  # a person is asked
+    LISTENING = "listening"  # a signal
     LOST = "lost"  # its effect is in doubt, and that is not settled yet
     PROBING = "probing"  # a probe is asked whether its effect happened
     DOUBT = "doubt"  # its effect is in doubt, and a person must say
@@ -71,6 +73,8 @@ class Position(NamedTuple):
     until: int | None = None  # when no further round may begin: UTC ms
     unsure: bool = False  # an earlier attempt of this visit may have happened
     cause: Json = None  # PROBING, LOST, DOUBT: the error that left the doubt, where there was one
+    wants: Json = None  # ASKED: the question as it is shown; LISTENING: the signal and its longest silence
+    beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
 
 
 class StateRow(NamedTuple):
@@ -113,6 +117,35 @@ class Effect(NamedTuple):
     has_output: bool = False
 
 
+class Sent(NamedTuple):
+    """A signal that was sent to the run. `taken` is the scope, state and visit of the wait that took it."""
+
+    no: int
+    name: str
+    payload: Json
+    error: str | None
+    message: str
+    dedupe: str | None
+    by: str
+    at: int
+    taken: tuple[str, str, int] | None = None
+
+
+class Answered(NamedTuple):
+    """What a person said to an approval: one for each visit, never changed."""
+
+    scope: str
+    state: str
+    visit: int
+    answer: str
+    reject: bool
+    data: Json
+    by: str
+    note: str
+    digest: str
+    at: int
+
+
 class Event(NamedTuple):
     """A row of the history."""
 
@@ -145,6 +178,7 @@ class Run(NamedTuple):
     cancel: Json = None  # {grace, by, at} once somebody asked for it
     paused_at: int | None = None
     next_effect: int = 1
+    next_signal: int = 1
     updated_at: int = 0
     ended_at: int | None = None
 
@@ -157,6 +191,7 @@ class Checkpoint:
     positions: dict[str, Position] = field(default_factory=dict)
     states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)  # those a position refers to
+    signals: dict[int, Sent] = field(default_factory=dict)  # those nobody has taken, in the order they came
 
 
 @dataclass(slots=True)
@@ -167,6 +202,8 @@ class Move:
     positions: dict[str, Position | None] = field(default_factory=dict)
     states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)
+    signals: dict[int, Sent] = field(default_factory=dict)
+    answers: list[Answered] = field(default_factory=list)
     history: list[Event] = field(default_factory=list)
     begin: list[int] = field(default_factory=list)
     stop: list[int] = field(default_factory=list)
@@ -183,6 +220,9 @@ def apply(at: Checkpoint, move: Move) -> None:
             at.positions[scope] = position
     at.states.update(move.states)
     at.effects.update(move.effects)
+    at.signals.update(move.signals)
+    for no in [n for n, sent in move.signals.items() if sent.taken is not None]:
+        del at.signals[no]
     open_ones = {n for p in at.positions.values() for n in (p.effect, p.asking) if n is not None}
     for no in [n for n in at.effects if n not in open_ones]:
         del at.effects[no]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, poll, retry
+from durun.machine import asks, doubt, poll, retry, signals
 from durun.machine.draft import LIMIT, Draft
 from durun.machine.events import CouldNotStart, Ended
 from durun.machine.model import Phase, Position, StateRow, Status
@@ -62,7 +62,10 @@ def begin_state(d: Draft, p: Position) -> str | None:
             case "run":
                 return _intend(d, p, state)
             case "wait":
-                return _wait(d, p, state)
+                return signals.begin(d, p, state) if "signal" in state["wait"] else _wait(d, p, state)
+            case "approval":
+                asks.begin(d, p, state)
+                return None
             case "choice":
                 return _choose(d, p, state)
             case "fail":
@@ -305,12 +308,12 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
     return _left(d, p, d.state(p)["next"], changed, effect=effect.no)
 
 
-def leave(d: Draft, p: Position, target: str | None) -> str | None:
-    """A state without an effect has ended well: its `assign` is done. The target it leads to."""
+def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:
+    """A state without an effect has ended well (`output`: with this one): its `assign` is done. The target it leads to."""
     state, before = d.state(p), d.row(p.scope, p.state)
-    d.put_row(StateRow(p.scope, p.state, p.visit, True))
+    d.put_row(StateRow(p.scope, p.state, p.visit, True, given.get("output"), has_output=bool(given)))
     try:
-        changed = assign(d, p, state["assign"])
+        changed = assign(d, p, state["assign"], **given)
     except AssignError as e:
         d.put_row(before)
         return failed(d, p, e.name, e.message)

@@ -17,6 +17,7 @@ from durun.plan import model
 from durun.plan.canonical import Plan
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
+from durun.plan.names import BUILT_IN
 from durun.plan.references import Expressions, Found, items, mapping, misplaced, reach, rounds, schemas, states_of, targets
 
 Json = Any
@@ -71,7 +72,6 @@ def _places_of_later(data: dict[str, Json]) -> Iterator[tuple[str, Where, dict[s
     yield "pins", ("pins",), mapping(data.get("pins"))
     for name, state in states_of(data).items():
         yield "state", ("states", name), state
-        yield "wait", ("states", name, "wait"), mapping(state.get("wait"))
         yield "probe", ("states", name, "probe"), mapping(state.get("probe"))
 
 
@@ -128,6 +128,7 @@ def _real_path(data: Json, loc: Where) -> tuple[Where, Json]:
 SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
+    "approval": model.Approval, "options": model.Option,
 }  # fmt: skip
 
 
@@ -139,6 +140,8 @@ def _keys_at(data: dict[str, Json], loc: Where) -> list[str]:
         if not words:
             kinds = [kind for kind in model.KINDS if kind in state]
             return sorted(model.FITS[kinds[0]] | model.ALWAYS if len(kinds) == 1 else _fields(model.State))
+        if words == ["wait"]:
+            return sorted(_fields(model.At) | _fields(model.Heard))
     return sorted(_fields(SHAPES.get(words[-1], model.Plan) if words else model.Plan))
 
 
@@ -180,6 +183,8 @@ def _kinds(data: dict[str, Json]) -> Iterator[Found]:
             yield from _of_run(where, state, data)
         if kind == "choice":
             yield from _of_choice(where, state)
+        if kind == "wait" and "timeout" in state and "signal" not in mapping(state["wait"]):
+            yield Found((*where, "timeout"), f"`timeout` says nothing to a `wait`: {model.WHY['wait', 'timeout']}", key=True)
         yield from _of_catch(where, state)
 
 
@@ -287,10 +292,21 @@ def _warnings(plan: Plan) -> Iterator[Found]:
         for word, lines in (("catch", state["catch"]), ("retry", state.get("retry", []))):
             for n, line in enumerate(lines):
                 for matcher in line["on"]:
-                    if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
+                    if ":" not in matcher and matcher not in BUILT_IN and (near := nearest(matcher, BUILT_IN)):
                         yield Found(("states", name, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
+        if state["kind"] == "approval":
+            yield from _of_options(name, state["approval"]["options"])
         if state["kind"] == "run" and not state.get("idempotent") and "probe" not in state:
             if any("in_doubt" in catch["on"] for catch in state["catch"]):
                 continue
             message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"
             yield Found(("states", name), message, key=True)
+
+
+def _of_options(name: str, options: Any) -> Iterator[Found]:
+    """Answers that sound like a no, and are none."""
+    if not any(option["reject"] for option in options):
+        for n, option in enumerate(options):
+            if option["name"].lower() in ("no", "reject", "rejected", "deny", "denied", "never"):
+                said = f"`{option['name']}` goes on like any other answer: `{{name: {option['name']}, reject: true}}` is a no"
+                yield Found(("states", name, "approval", "options", n), said)

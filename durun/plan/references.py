@@ -197,12 +197,15 @@ def _places_of(name: str, state: dict[str, Json]) -> Iterator[Place]:
     for where, act in ((at, state), ((*at, "probe"), mapping(state.get("probe")))):
         for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
             if not (word == "run" and isinstance(act.get("run"), str)):
-                yield Place((*where, word), act.get(word), ACTING, name)
+                yield Place((*where, word), act.get(word), ENTERED if {"wait", "approval"} & set(state) else ACTING, name)
     for word in ("key", "wait"):
         yield Place((*at, word), state.get(word), ENTERED, name)
-    yield Place((*at, "assign"), state.get("assign"), ACTING | {"output"} if "run" in state else ENTERED, name)
-    for word in ("message", "data"):
-        yield Place((*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, name)
+    gives = "approval" in state or "signal" in mapping(state.get("wait"))
+    seen = ACTING | {"output"} if "run" in state else ENTERED | {"output"} if gives else ENTERED
+    yield Place((*at, "assign"), state.get("assign"), seen, name)
+    for kind in ("fail", "approval"):
+        for word in ("message", "data"):
+            yield Place((*at, kind, word), mapping(state.get(kind)).get(word), ENTERED, name)
     poll = mapping(state.get("poll"))
     yield Place((*at, "poll", "until"), poll.get("until"), ENTERED | {"output"}, name, bare=True)
     for word in ("every", "for"):
@@ -409,6 +412,8 @@ def misplaced(data: dict[str, Json]) -> Iterator[Found]:
             yield from _braces((*at, word), state.get(word))
         yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
         yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
+        for kind, word in (("wait", "signal"), ("wait", "schema"), ("approval", "options"), ("approval", "schema")):
+            yield from _braces((*at, kind, word), mapping(state.get(kind)).get(word))
         for word in ("yes", "no", "retry", "idempotent", "shell"):
             yield from _braces((*at, "probe", word), mapping(state.get("probe")).get(word))
         for list_, words in (("catch", ("on", "next")), ("choice", ("next",))):
@@ -440,6 +445,7 @@ def schemas(data: dict[str, Json]) -> Iterator[Found]:
         elif not required and (unfit := schema.validate(short, default)):
             yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
     for name, state in states_of(data).items():
-        output = mapping(state.get("output"))
-        if "schema" in output and (problem := schema.fault(input_of(output["schema"])[0])):
-            yield Found(("states", name, "output", "schema"), problem)
+        for word in ("output", "wait", "approval"):
+            given = mapping(state.get(word))
+            if "schema" in given and (problem := schema.fault(input_of(given["schema"])[0])):
+                yield Found(("states", name, word, "schema"), problem)

@@ -49,12 +49,44 @@ def show(doc: dict[str, Json]) -> str:
         out.append(f"  output   {plain(canonical_text(doc['output']))[:200]}")
     for w in doc["waiting_for"]:
         out.append(f"  waits    {plain(w['message'])}" + (f", until {w['until']}" if w["until"] else ""))
+        out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
     if doc["effects"]:
         out.append("  effects")
         out += [_effect(e) for e in doc["effects"][-20:]]
     out += [f"  can do   {command}" for command in can_do(doc)]
     return "\n".join(out)
+
+
+def _shown(w: dict[str, Json]) -> list[str]:
+    """What belongs to a question, beside its message."""
+    if w["kind"] != "approval":
+        return []
+    from durun.plan.digest import canonical_text
+
+    out = [f"data     {plain(canonical_text(w['data']))}"] if w["data"] is not None else []
+    out.append("answers  " + ", ".join(f"{o['name']}{' (a no)' if o['reject'] else ''}" for o in w["options"]))
+    return [*out, f"digest   {w['digest']}"]
+
+
+def inbox(items: list[dict[str, Json]]) -> str:
+    """`inbox`: what waits for a person, each with its command."""
+    out = []
+    for w in items:
+        until = f", until {w['until']}" if w["until"] else ""
+        out.append(f"{w['run']}  {w['plan']}  {w['path'] or ''}: {plain(w['message'])}{until}")
+        out += [f"    {line}" for line in (*_shown(w), w["command"])]
+    return "\n".join(out)
+
+
+def question(wants: dict[str, Json], path: str) -> str:
+    """What a person at the terminal is asked."""
+    from durun.plan.digest import canonical_text
+
+    out = [f"{path}: {plain(wants['message'])}"]
+    if wants.get("data") is not None:
+        out.append(f"  {plain(canonical_text(wants['data']))}")
+    return "\n".join([*out, f"  {' / '.join(o['name'] for o in wants['options'])} (nothing: leave it waiting)"])
 
 
 def _reason(doc: dict[str, Json]) -> str:
@@ -114,6 +146,16 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: {plain(data['error']['name'])} is caught, on to {data['next']}"
         case "cancel_asked":
             return "cancel is asked for"
+        case "asked":
+            return f"{state}: asks: {plain(data['message'])}"
+        case "answered":
+            return f"{state}: {plain(data.get('by', ''))} says {data['answer']}"
+        case "listening":
+            return f"{state}: waits for the signal {data['signal']}"
+        case "taken":
+            return f"{state}: takes the signal {data['signal']}"
+        case "signals_left":
+            return f"nobody took the signals {', '.join(s['name'] for s in data['signals'])}"
     return None
 
 

@@ -157,6 +157,27 @@ def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
     return bool(found[0][0]), _value(found[0][1])
 
 
+def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, dict[str, Json]]]:
+    """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
+    names = ("scope", "state", "visit", "phase", "effect", "due", "data")
+    asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
+    columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
+    sql = f"SELECT {columns}, directory FROM runs WHERE {OPEN} AND (status = 'paused' OR EXISTS ({asks})) ORDER BY no"
+    found = rows(file.db, sql)
+    out = []
+    for s, row in zip(_seen([row[:-1] for row in found], alive), found, strict=True):
+        placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
+        positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
+        out.append((s, {"positions": positions, "directory": row[-1]}))
+    return out
+
+
+def only_asks(file: File, no: int) -> bool:
+    """Whether a run stands nowhere but where a person is asked or a signal is waited for."""
+    phases = {row[0] for row in rows(file.db, "SELECT DISTINCT phase FROM positions WHERE run = ?", (no,))} - {"ended"}
+    return bool(phases) and phases <= {"asked", "listening"}
+
+
 def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:
     """(place, token, effect, state) of what is to begin or has begun."""
     sql = "SELECT place, no, attempt, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
