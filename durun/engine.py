@@ -132,7 +132,7 @@ class Engine:
         if wishes:  # what ended first leaves its next intent waiting: a note may withdraw it
             moment = moment._replace(place=None)
         if len(events) + len(notes) > 1:
-            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), dict(at.signals))
+            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), signals=dict(at.signals))
         for what in (*words, *events, *wishes):
             if isinstance(what, Note):
                 moves.append(hear(self.plan, at, what, moment, self.evaluate))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 from typing import Any
 
 from durun.cli.common import person
@@ -19,6 +20,16 @@ from durun.machine.model import TERMINAL, Position
 
 Json = Any
 LOOK = 0.2  # s between looks at what others say
+
+
+def somebody_is_here() -> bool:
+    """Whether a person sits at this terminal and talks to durun: what reads in the background is stopped by the system."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def asked_here(engine: Engine) -> bool:
@@ -86,7 +97,10 @@ def _line(engine: Engine, p: Position) -> str | None:
         if engine.signals.told:
             return ""
         if 0 in ready:
-            return os.read(0, 65536).decode("utf-8", "replace").strip()
+            try:
+                return os.read(0, 65536).decode("utf-8", "replace").strip()
+            except OSError:  # the terminal is gone
+                return ""
         while engine.listen():
             pass
         if engine.at.positions.get(p.scope) != p:

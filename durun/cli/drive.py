@@ -237,11 +237,11 @@ class DriverProcess:
     def _drive(self, engine: Engine, *, wait: bool, json: bool) -> None:
         """Drives a run; on a terminal whoever sits there is asked, and it goes on with what they say."""
         engine.drive(wait=wait)
-        if json or self.quiet or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if json or self.quiet or not wait or not sys.stdin.isatty():
             return
-        from durun.cli.ask import asked_here
+        from durun.cli.ask import asked_here, somebody_is_here
 
-        while asked_here(engine):
+        while somebody_is_here() and asked_here(engine):
             engine.drive(wait=wait)
 
     def _moment(self) -> Any:
@@ -267,11 +267,12 @@ class DriverProcess:
         held = self.store.take_over(no, self.identity, self.alive, self.world.now())
         self.keep = True
         pinned = self.store.pinned(no)
-        if pinned.language > LANGUAGE:
+        try:
+            refuse_stranded(pinned)
+        except NeedsPerson:
             self.store.let_go(held)
             self.keep = False
-            made_by = pinned.pins["durun"]
-            raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
+            raise
         return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
 
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
@@ -342,6 +343,13 @@ class DriverProcess:
         else:
             self.commands.close(keep=self.keep)
         self.file.close()
+
+
+def refuse_stranded(pinned: Pinned) -> None:
+    """Raises NeedsPerson where this durun is too old for the language of the run's plan."""
+    if pinned.language > LANGUAGE:
+        made_by = pinned.pins["durun"]
+        raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
 
 
 def preload(plan: Plan) -> None:

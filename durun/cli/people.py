@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, opened, person, where
-from durun.cli.drive import driver, preload, read_file
+from durun.cli.drive import driver, preload, read_file, refuse_stranded
 from durun.cli.reader import out_json, say
 from durun.engine import Told, real_world, tell
 from durun.errors import Held, PlanRefused, Usage
@@ -124,7 +124,9 @@ def _by(given: str | None) -> str:
 def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> int:
     file = opened(db)
     no, store = read.number(file, id), Store(file)
-    plan = store.pinned(no).plan
+    pinned = store.pinned(no)
+    refuse_stranded(pinned)
+    plan = pinned.plan
     preload(plan)
     alive = alive_in(file.path)
     told = tell(store, no, plan, word, real_world(), alive, Evaluator())

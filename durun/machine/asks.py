@@ -88,16 +88,14 @@ def answer(d: Draft, event: Answer) -> None:
 
 def _meant(d: Draft, event: Answer) -> Position:
     run = d.run
-    what = f"state {event.state}" if event.state else "nothing of it"
+    what = f"state {event.state} waits for no answer" if event.state else "nothing of it waits for an answer"
     if run.status in TERMINAL:
-        raise NotPossible(f"run {run.id} has ended: it is {run.status}, and {what} waits for an answer; nothing was changed")
+        raise NotPossible(f"run {run.id} has ended: it is {run.status}; nothing was changed")
     if run.cancel is not None:
         raise NotPossible(f"run {run.id} is being cancelled; nothing was changed")
     found = standing(d.at, event.state)
     if not found:
-        raise NotPossible(
-            f"run {run.id}: {what} waits for an answer; it is {run.status}: `durun show {run.id}`; nothing was changed"
-        )
+        raise NotPossible(f"run {run.id}: {what}; it is {run.status}: `durun show {run.id}`; nothing was changed")
     if len(found) > 1:
         names = ", ".join(path_of(p.scope, p.state) for p in found)
         raise NotPossible(f"run {run.id}: several states wait for an answer; name one of {names}")

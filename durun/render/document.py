@@ -44,6 +44,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "input": d["input"], "vars": d["vars"],
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
         "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
+        "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [_effect(e) for e in d["effects"]], "undo": [],
         "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
         "driver": {"place": s.driver, "alive": alive} if s.driver else None,

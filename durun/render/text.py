@@ -51,6 +51,8 @@ def show(doc: dict[str, Json]) -> str:
         out.append(f"  waits    {plain(w['message'])}" + (f", until {w['until']}" if w["until"] else ""))
         out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
+    if doc["signals"]:
+        out.append(f"  signals  {', '.join(plain(s['name']) for s in doc['signals'])} (not taken)")
     if doc["effects"]:
         out.append("  effects")
         out += [_effect(e) for e in doc["effects"][-20:]]

@@ -121,6 +121,8 @@ def details(file: File, no: int) -> dict[str, Json]:
     for p in out["positions"]:
         p["data"] = _value(p["data"])
     out["effects"] = effects(file, no, 200)
+    kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
+    out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
 
 
