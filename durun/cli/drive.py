@@ -250,15 +250,16 @@ class DriverProcess:
         w = self.world
         return Moment(w.now(), w.clock(), w.boot, self.commands.place, w.draw())
 
-    def go_on(self, no: int, *, no_wait: bool, json: bool) -> int:
-        """Takes a run over and drives it from where it stands."""
+    def go_on(self, no: int, *, no_wait: bool, json: bool, anew: bool = True) -> int:
+        """Takes a run over and drives it from where it stands; `anew`: also one that has failed."""
         summary = read.summary(self.file, no, self.alive)
-        if summary.status in read.ENDED and summary.status != "failed":
+        if summary.status in read.ENDED and not (anew and summary.status == "failed"):
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             return self._show(no, json=json)
         engine = self.take(no)
         with self._watched():
-            engine.take_up()
+            if anew or engine.at.run.status is Status.PAUSED:
+                engine.take_up()
             self._drive(engine, wait=not no_wait, json=json)
         return self._end(engine, json=json)
 

@@ -185,7 +185,7 @@ def _resumed(file: File, db: str | None, no: int, told: Told, *, json: bool) -> 
     file.close()
     try:
         with driver(path, create=False, quiet=False) as d:
-            return d.go_on(no, no_wait=False, json=json)
+            return d.go_on(no, no_wait=False, json=json, anew=False)
     except Held as e:
         say(str(e))
         if json:
