@@ -4,6 +4,8 @@ Rules:
 - the store, the performer, the clock and chance are handed in
 - a failed commit ends the process: the next resume finds the truth
 - notes of other processes are heard inside the commit, after what has just ended: the order of commits decides
+- answers and signals are heard before it: they were accepted on the checkpoint as it is stored, so an answer that came in time
+  beats the timeout that falls due in the same move
 - nothing is begun that is not committed, and nothing is committed twice
 """
 
@@ -17,9 +19,12 @@ from typing import Any, NamedTuple, Protocol
 
 from durun.effects.boot import boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
+from durun.machine import asks, timer
 from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate
 from durun.machine.events import (
+    Alive,
+    Answer,
     Cancel,
     Compensate,
     Due,
@@ -32,12 +37,15 @@ from durun.machine.events import (
     Pause,
     Resolve,
     Settle,
+    Signal,
     TakeUp,
+    Word,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
+from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
-from durun.store.runs import Held, Note, Store
+from durun.store.runs import Held, Judged, Note, Store
 
 Json = Any
 
@@ -127,27 +135,28 @@ class Engine:
 
     def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
         at, moves = self.at, []
-        if notes:  # what ended first leaves its next intent waiting: a note may withdraw it
+        words = [note for note in notes if note.kind in WORDS]
+        wishes = [note for note in notes if note.kind not in WORDS]
+        if wishes:  # what ended first leaves its next intent waiting: a note may withdraw it
             moment = moment._replace(place=None)
         if len(events) + len(notes) > 1:
-            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), dict(at.items))
-        for event in events:
-            moves.append(decide(self.plan, at, event, moment, self.evaluate))
-            if at is not self.at:
-                apply(at, moves[-1])
-        for note in notes:
-            moves.append(self._hear(at, note, moment))
+            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), dict(at.items), dict(at.signals))
+        for what in (*words, *events, *wishes):
+            if isinstance(what, Note):
+                moves.append(hear(self.plan, at, what, moment, self.evaluate))
+            elif self._still(at, what):
+                moves.append(decide(self.plan, at, what, moment, self.evaluate))
+            else:
+                continue
             if at is not self.at:
                 apply(at, moves[-1])
         return moves
 
-    def _hear(self, at: Checkpoint, note: Note, moment: Moment) -> Move:
-        """What a note asks for; one that is not possible is said to be so, and dropped."""
-        try:
-            return decide(self.plan, at, event_of(note, at), moment, self.evaluate)
-        except Refusal as e:
-            said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
-            return Move(at.run, history=[said])
+    def _still(self, at: Checkpoint, event: Happening) -> bool:
+        """Whether what was to be done next still is: an answer may have led elsewhere."""
+        if isinstance(event, Go | Due | Settle):
+            return at.positions.get(event.scope) == self.at.positions.get(event.scope)
+        return True
 
     def perform(self, move: Move) -> None:
         if self.performer is None:
@@ -206,9 +215,7 @@ class Engine:
                 continue
             if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy and not sit):
                 return
-            ready = None if self._paused() else self._ready()
-            if ready is not None:
-                self.move(ready)
+            if self._go():
                 continue
             due = None if self._paused() else self.next_due()
             if not self.performer.busy and not sit and (due is None or not wait):
@@ -217,6 +224,27 @@ class Engine:
                     continue
                 return
             self._wait(due)
+
+    def _go(self) -> bool:
+        """Does the next thing that can be done without waiting. False where there is none."""
+        ready = None if self._paused() else self._ready()
+        if ready is not None:
+            self.move(ready)
+        return ready is not None
+
+    def listen(self) -> bool:
+        """While a person is asked at the terminal: hears what others say, and what time brings. Whether anything did."""
+        if self._go():
+            return True
+        if not self._notes():
+            return False
+        self.move()
+        return True
+
+    def answered(self, answer: Answer) -> None:
+        """The person at the terminal answers. Raises what `asks.answer` does, and then nothing has changed."""
+        moment = self._moment()
+        self.move(answer._replace(now=moment.now, clock=moment.clock, boot=moment.boot))
 
     def _ready(self) -> Happening | None:
         """The next thing that can be done without waiting."""
@@ -247,20 +275,18 @@ class Engine:
 
     def _fits(self, p: Position) -> bool:
         """Whether there is a place for an effect that waits to begin; the end of another makes one."""
-        return not p.scope or p.phase is Phase.WAITING or may_begin(self.plan, self.at, p.scope)
+        return not p.scope or p.phase is not Phase.DELAYED or may_begin(self.plan, self.at, p.scope)
 
     def _left(self, p: Position) -> int:
         """Milliseconds until a position is due. Within one boot its clock decides; else never more than the stored length."""
-        assert p.due is not None
-        left = p.due - self.world.now()
-        if p.length is None:
-            return left
-        if p.boot == self.world.boot and p.clock is not None:
-            return p.length - (self.world.clock() - p.clock)
-        return min(left, p.length)
+        return timer.left(p, self.world.now(), self.world.clock(), self.world.boot)
 
     def next_due(self) -> int | None:
-        waiting = ((self._left(p), p) for p in self.at.positions.values() if p.due is not None)
+        """Milliseconds until time moves the run; None where it does not, or where only a wait for a person has an end."""
+        timed = [p for p in self.at.positions.values() if p.due is not None]
+        if all(p.phase in (Phase.ASKED, Phase.LISTENING) for p in timed):
+            return None
+        waiting = ((self._left(p), p) for p in timed)
         return min((left for left, p in waiting if left > 0 or self._fits(p)), default=None)
 
     def _notes(self) -> bool:
@@ -317,9 +343,14 @@ class Engine:
         return self.at.run.status is Status.RUNNING
 
 
+WORDS: dict[str, type[Word]] = {"answer": Answer, "signal": Signal, "alive": Alive}
+
+
 def event_of(note: Note, at: Checkpoint) -> Happening:
     """What a note in the inbox asks for."""
     data = note.data
+    if note.kind in WORDS:
+        return WORDS[note.kind](**data, by=note.by)
     match note.kind:
         case "cancel":
             return Cancel(data["grace"], note.by, data.get("compensate", False))
@@ -333,6 +364,88 @@ def event_of(note: Note, at: Checkpoint) -> Happening:
         case "resolve":
             return Resolve(data["how"], data["state"], data["output"], data["has_output"], data["note"], note.by)
     raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")
+
+
+def hear(plan: Plan, at: Checkpoint, note: Note, moment: Moment, evaluate: Evaluate) -> Move:
+    """What a note asks for; one that is not possible is said to be so, and dropped."""
+    try:
+        return decide(plan, at, event_of(note, at), moment, evaluate)
+    except Refusal as e:
+        said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
+        return Move(at.run, history=[said])
+
+
+class Told(NamedTuple):
+    """What became of what was said: left to a living driver, or done here; or nothing, as it was said before."""
+
+    driven: bool
+    moves: list[Move]
+    before: str = ""
+
+
+def tell(
+    store: Store, no: int, plan: Plan, word: Word | None, world: World, alive: Callable[[str], bool], evaluate: Evaluate
+) -> Told:
+    """Judges what a person or a program says of a run, and records it, in one transaction. Raises Refusal.
+
+    It is judged on the stored checkpoint by the rules themselves, after the words that lie there already; a driver hears words
+    before anything else, so it comes to the same. Without a word only those that a driver left behind are heard.
+    """
+    before = ""
+    moves: list[Move] = []
+
+    def judge(at: Checkpoint, notes: list[Note], driven: bool) -> Judged:
+        nonlocal before
+        moment = Moment(world.now(), world.clock(), world.boot, None, world.draw())
+
+        def made(move: Move) -> None:
+            moves.append(move)
+            apply(at, move)
+
+        words = [note for note in notes if note.kind in WORDS]
+        for note in words:
+            made(hear(plan, at, note, moment, evaluate))
+        given = None if word is None else word._replace(now=moment.now, clock=moment.clock, boot=moment.boot)
+        if given is not None:
+            before = _said_before(store, no, at, moves, words, given)
+            if before:
+                return Judged(None, [])
+            if isinstance(given, Signal):  # what is due comes first: a wait that is over takes nothing, and may end the run
+                for p in _over(at, moment):
+                    made(decide(plan, at, Due(p.scope), moment, evaluate))
+            made(decide(plan, at, given, moment, evaluate))
+        for note in notes:
+            if note not in words and not driven:
+                made(hear(plan, at, note, moment, evaluate))
+        return Judged(None if given is None else note_of(given), moves)
+
+    driven = store.hear(no, alive, judge, world.now)
+    return Told(driven, [] if driven or before else moves, before)
+
+
+def note_of(word: Word) -> tuple[str, Json, str]:
+    """(kind, data, by) of the note that says this to a driver."""
+    kind = next(kind for kind, what in WORDS.items() if isinstance(word, what))
+    return kind, {name: value for name, value in word._asdict().items() if name != "by"}, word.by
+
+
+def _over(at: Checkpoint, moment: Moment) -> list[Position]:
+    """The waits for people and signals whose time is over, though nobody has noticed yet."""
+    waits = [p for p in at.positions.values() if p.phase in (Phase.ASKED, Phase.LISTENING)]
+    return [p for p in waits if timer.is_over(p, at.run.paused_at, moment.now, moment.clock, moment.boot)]
+
+
+def _said_before(store: Store, no: int, at: Checkpoint, moves: list[Move], words: list[Note], word: Word) -> str:
+    """In words that just this was said before; '' where it was not. Raises NotPossible where something else was answered."""
+    if isinstance(word, Answer) and not asks.standing(at, word.state):
+        heard = [a for move in moves for a in move.answers if word.state in (None, path_of(a.scope, a.state))]
+        last = heard[-1] if heard else store.last_answer(no, word.state)
+        return "" if last is None else asks.said_before(at.run.id, last, word)
+    if isinstance(word, Signal) and word.dedupe is not None:
+        lying = [note for note in words if note.data.get("name") == word.name and note.data.get("dedupe") == word.dedupe]
+        if lying or store.sent_before(no, word.name, word.dedupe):
+            return f"run {at.run.id}: the signal {word.name} was sent before as {word.dedupe}"
+    return ""
 
 
 def new_place() -> str:

@@ -124,6 +124,11 @@ class Driving:
         if keeper:
             os.waitpid(self.commands.pid, 0)
 
+    def leave_as_told(self) -> None:
+        """As a process leaves that drove nothing."""
+        self.commands.close(keep=False)
+        self.file.close()
+
     def leave(self) -> None:
         """As a driver leaves that is done."""
         assert self.engine is not None

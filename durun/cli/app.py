@@ -47,6 +47,15 @@ HELP = {
     "limit": "How many of those that have ended.",
     "all": "All of them.",
     "follow": "Go on printing what comes.",
+    "answer": "Which of its answers, where there are several of that kind.",
+    "data": "What is filled in, or the payload, as JSON; @FILE and @- read it from there.",
+    "by": "Who says so; recorded as claimed (default: the user's name).",
+    "digest": "Only if what is asked has this digest, as `show` prints it.",
+    "resume": "Drive the run on here, and exit by it.",
+    "error": "The wait ends with this error, a name of your own.",
+    "message": "With --error: what it says.",
+    "alive": "No word yet, but a sign of life: the wait's silence begins anew.",
+    "dedupe": "A mark of your own: a signal of this name that was sent with it before is dropped.",
 }
 
 

@@ -141,7 +141,7 @@ def _given(plan: Plan, pairs: list[str], file: str | None) -> Json:
     given: dict[str, Json] = {}
     if file is not None:
         try:
-            found = read_json(_read(file))
+            found = read_json(read_file(file))
         except ValueError as e:
             raise PlanRefused(f"--input {file}: {e}") from None
         if not isinstance(found, dict):
@@ -153,14 +153,15 @@ def _given(plan: Plan, pairs: list[str], file: str | None) -> Json:
             raise Usage(f"-i {pair}: write it as NAME=VALUE")
         if text.startswith("@"):
             try:
-                text = _read(text[1:]).decode("utf-8")
+                text = read_file(text[1:]).decode("utf-8")
             except UnicodeDecodeError as e:
                 raise PlanRefused(f"-i {pair}: the file is no UTF-8 text at byte {e.start}") from None
         given[name] = read_input(plan, name, text)
     return given
 
 
-def _read(file: str) -> bytes:
+def read_file(file: str) -> bytes:
+    """The whole of a file, or of stdin for `-`. Raises PlanRefused."""
     try:
         if file == "-":
             return sys.stdin.buffer.read()
@@ -348,14 +349,24 @@ class DriverProcess:
         with self._watched(engine, json=json):
             engine.watch(at, move)
             engine.perform(move)
-            engine.drive(wait=not no_wait, sit=sit)
+            self._drive(engine, wait=not no_wait, sit=sit, json=json)
         return self._end(engine, json=json)
+
+    def _drive(self, engine: Engine, *, wait: bool, sit: bool, json: bool) -> None:
+        """Drives a run; on a terminal whoever sits there is asked, and it goes on with what they say."""
+        engine.drive(wait=wait, sit=sit)
+        if json or self.quiet or sit or not wait or not sys.stdin.isatty():
+            return
+        from durun.cli.ask import asked_here, somebody_is_here
+
+        while somebody_is_here() and asked_here(engine):
+            engine.drive(wait=wait)
 
     def go_on(
         self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any"
     ) -> int:
-        """Takes a run over and drives it from where it stands. `take_up`: any, or only what was `held` with the whole file,
-        or none: then a run that was paused or has failed stays so."""
+        """Takes a run over and drives it from where it stands. `take_up`: any, or only what is `paused`, or was `held`
+        with the whole file, or none: then a run that was paused or has failed stays so."""
         summary = read.summary(self.file, no, self.alive)
         if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
@@ -367,10 +378,11 @@ class DriverProcess:
         engine = self.take(no, to_drive=True)
         with self._watched(engine, json=json), self._given_back(engine):
             run = engine.at.run
-            if take_up == "any" or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
+            paused = take_up == "paused" and run.status is Status.PAUSED
+            if take_up == "any" or paused or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
                 engine.take_up(start_at)
             self.held()
-            engine.drive(wait=not no_wait, sit=sit)
+            self._drive(engine, wait=not no_wait, sit=sit, json=json)
         self.due = engine.next_due() if engine.at.run.status is Status.WAITING else None
         return self._end(engine, json=json)
 
@@ -426,11 +438,12 @@ class DriverProcess:
         held = self.store.take_over(no, self.identity, self.alive, self.world.now(), to_drive=to_drive)
         self.keep = True
         pinned = self.store.pinned(no)
-        if pinned.language > LANGUAGE:
+        try:
+            refuse_stranded(pinned)
+        except NeedsPerson:
             self.store.let_go(held)
             self.keep = False
-            made_by = pinned.pins["durun"]
-            raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
+            raise
         return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
 
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
@@ -522,6 +535,13 @@ class DriverProcess:
         self.file.close()
 
 
+def refuse_stranded(pinned: Pinned) -> None:
+    """Raises NeedsPerson where this durun is too old for the language of the run's plan."""
+    if pinned.language > LANGUAGE:
+        made_by = pinned.pins["durun"]
+        raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
+
+
 def preload(plan: Plan, *, draws: bool = False) -> None:
     """Imports all that driving this plan may need, before its first effect: what is installed later does not reach it."""
     for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text"):
@@ -536,10 +556,14 @@ def preload(plan: Plan, *, draws: bool = False) -> None:
         importlib.import_module("durun.effects.http")
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
-    if any(state["kind"] == "plan" or "schema" in state.get("output", {}) for state in states_of(plan)):
+    if any(state["kind"] == "plan" or _has_schema(state) for state in states_of(plan)):
         from durun.plan import schema
 
         schema.fault({})  # loads its library
+
+
+def _has_schema(state: Any) -> bool:
+    return any("schema" in state.get(word, {}) for word in ("output", "wait", "approval"))
 
 
 @contextmanager

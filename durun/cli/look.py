@@ -268,6 +268,8 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
         undriven = None if driven else undriven or time.monotonic()
         if s.status in (*read.ENDED, "blocked", "paused"):
             return _ended(file, no, json, exit_of(s.status))
+        if s.status == "waiting" and not driven and read.only_asks(file, no):
+            return _ended(file, no, json, 3)
         if undriven is not None and time.monotonic() - undriven > 10:
             say(f"run {s.id} is {s.status}, and nobody drives it: durun resume {s.id}")
             return _ended(file, no, json, 3, quiet=True)

@@ -21,6 +21,7 @@ COMMANDS = {
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
     "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
+    "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}

@@ -95,5 +95,5 @@ def _thaw(d: Draft, p: Position, paused_at: int) -> None:
     """A timer that stood still while the run was paused goes on with what it had left."""
     if p.due is None or p.length is None:
         return
-    left = max(0, p.due - paused_at)
+    left = max(0, p.due - max(paused_at, p.set_at or 0))  # what was set during the pause has lost nothing
     d.put(p._replace(due=d.moment.now + left, length=left, set_at=d.moment.now, boot=d.moment.boot, clock=d.moment.clock))

@@ -2,23 +2,25 @@
 
 The core owns what happens next and whether something is allowed; the edge owns when, where and with what process.
 
-| phase \\ event | Go | Due | Ended, Answered, CouldNotStart | Lost | Moved | Settle | Resolve | TakeUp |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| ready | on | | | | | | | where paused |
-| acting | | | outcome | in doubt | issued again | | | where paused |
-| delayed | | begin | | | | | | where paused |
-| waiting | | on | | | | | | where paused |
-| lost | | | | | | settled | settled | where paused |
-| probing | | begin | answer | again | issued again | | | where paused |
-| doubt | | | | | | | settled | where paused |
-| held | | | | | | begin | | where paused |
-| inside | | | | | | | | where paused |
-| failed | | | | | | | happened | again |
-| ended | | | | | | | | |
+| phase \\ event | Go | Due | Ended, Answered, CouldNotStart | Lost | Moved | Settle | Resolve | Answer | Alive | TakeUp |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| ready | on | | | | | | | | | where paused |
+| acting | | | outcome | in doubt | issued again | | | | | where paused |
+| delayed | | begin | | | | | | | | where paused |
+| waiting | | on | | | | | | | | where paused |
+| asked | | timeout | | | | | | on | | where paused |
+| listening | | timeout | | | | | | | renewed | where paused |
+| lost | | | | | | settled | settled | | | where paused |
+| probing | | begin | answer | again | issued again | | | | | where paused |
+| doubt | | | | | | | settled | | | where paused |
+| held | | | | | | begin | | | | where paused |
+| inside | | | | | | | | | | where paused |
+| failed | | | | | | | happened | | | again |
+| ended | | | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one that has
-failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve says what
-`undo` makes of it. What is not in the table raises NotPossible, and then nothing has changed.
+Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
+that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
+says what `undo` makes of it. What is not in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import control, doubt, request, undo, walk
+from durun.machine import asks, control, doubt, request, signals, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
+    Alive,
+    Answer,
     Answered,
     Cancel,
     Compensate,
@@ -45,6 +49,7 @@ from durun.machine.events import (
     Pause,
     Resolve,
     Settle,
+    Signal,
     TakeUp,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
@@ -85,10 +90,17 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             undo.take_next(d, event)
         case NothingOwed():
             undo.ended(d, event)
+        case Answer():
+            asks.answer(d, event)
+        case Signal():
+            signals.signal(d, event)
+        case Alive():
+            signals.alive(d, event)
         case _:
             _at_position(d, _position_of(d, event), event)
     walk.run_on(d)
     d.settle_status()
+    signals.left_over(d)
     return d.move
 
 
@@ -115,6 +127,10 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
             walk.begin_waiting(d, p)
         case Phase.WAITING, Due():
             walk.waited(d, p)
+        case Phase.ASKED, Due():
+            asks.over(d, p)
+        case Phase.LISTENING, Due():
+            signals.over(d, p)
         case Phase.LOST, Settle():
             doubt.settle(d, p)
         case Phase.HELD, Settle():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import fan, poll, request, retry, undo, walk
+from durun.machine import fan, poll, request, retry, timer, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
@@ -290,7 +290,7 @@ def withdraw(d: Draft) -> None:
     for p in d.positions():
         if not under_way(d, p) and p.phase is not Phase.ENDED:
             fan.withdraw(d, p)
-            d.put(p._replace(phase=Phase.ENDED, due=None))
+            d.put(timer.without(p)._replace(phase=Phase.ENDED))
 
 
 def cancelled(d: Draft) -> None:

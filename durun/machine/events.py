@@ -143,6 +143,46 @@ class Resolve(NamedTuple):
     effects: tuple[int, ...] = ()
 
 
+class Answer(NamedTuple):
+    """A person answers an approval. `answer` None: the only one of that kind. The last three say when it was given."""
+
+    state: str | None = None
+    reject: bool = False
+    answer: str | None = None
+    data: Json = None
+    note: str = ""
+    digest: str | None = None
+    by: str = ""
+    now: int = 0
+    clock: int = 0
+    boot: str = ""
+
+
+class Signal(NamedTuple):
+    """Word from outside: a payload, or an error of this name."""
+
+    name: str
+    payload: Json = None
+    error: str | None = None
+    message: str = ""
+    dedupe: str | None = None
+    by: str = ""
+    now: int = 0
+    clock: int = 0
+    boot: str = ""
+
+
+class Alive(NamedTuple):
+    """A sign of life for the waits for a signal of this name."""
+
+    name: str
+    by: str = ""
+    now: int = 0
+    clock: int = 0
+    boot: str = ""
+
+
+Word = Answer | Signal | Alive  # from people and programs outside: judged when it is given, and never refused after that
 Happening = (
     Go
     | Due
@@ -159,4 +199,5 @@ Happening = (
     | Compensate
     | NextUndo
     | NothingOwed
+    | Word
 )

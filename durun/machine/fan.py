@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, PlanRefused
-from durun.machine import scope, undo, walk
+from durun.machine import scope, timer, undo, walk
 from durun.machine.draft import Draft, policy
 from durun.machine.model import Item, Phase, Position, StateRow
 from durun.machine.outcome import IN_DOUBT, NOT_DONE
@@ -174,7 +174,7 @@ def failed(d: Draft, inner: str, error: Json) -> None:
         return undo.failed(d, inner, error)
     p = _count_visits(d, part, inner)
     stands = d.position(inner)
-    d.put(stands._replace(phase=Phase.FAILED, asking=None, due=None, length=None, stopping=False))
+    d.put(timer.without(stands)._replace(phase=Phase.FAILED, asking=None, stopping=False))
     d.tell("failed_inside", stands, error=error)
     if part.kind == "child":
         said = walk.error_of(p, "child_failed", f"the child run {d.row(p.scope, p.state).child} failed: {error['name']}")
@@ -277,7 +277,7 @@ def _stop(d: Draft, p: Position) -> None:
 def stopped(d: Draft, p: Position) -> None:
     """A position inside a state that was decided without it stands still: withdrawn, and kept for whoever takes it up."""
     withdraw(d, p)
-    p = d.put(p._replace(phase=Phase.FAILED, asking=None, due=None, length=None, stopping=False, target=None))
+    p = d.put(timer.without(p)._replace(phase=Phase.FAILED, asking=None, stopping=False, target=None))
     part = scope.parts(p.scope)[-1]
     _count_visits(d, part, p.scope)
     d.tell("stopped_inside", p)

@@ -20,6 +20,7 @@ Json = Any
 
 __all__ = [
     "KINDS",
+    "Answered",
     "Checkpoint",
     "Effect",
     "Event",
@@ -28,6 +29,7 @@ __all__ = [
     "Phase",
     "Position",
     "Run",
+    "Sent",
     "StateRow",
     "Status",
     "Undo",
@@ -40,7 +42,7 @@ KINDS = (
     "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
-    "undone", "undo_failed", "undo_not_needed", "compensated",
+    "undone", "undo_failed", "undo_not_needed", "compensated", "asked", "answered", "listening", "signal", "taken", "signals_left",
 )  # fmt: skip
 
 
@@ -68,6 +70,8 @@ class Phase(StrEnum):
     ACTING = "acting"  # its effect is intended, and begins now or has begun
     DELAYED = "delayed"  # its effect is intended and waits: a retry delay, a pause, or nobody drove on
     WAITING = "waiting"  # a timer
+    ASKED = "asked"  # a person is asked
+    LISTENING = "listening"  # a signal
     LOST = "lost"  # its effect is in doubt, and that is not settled yet
     PROBING = "probing"  # a probe is asked whether its effect happened
     DOUBT = "doubt"  # its effect is in doubt, and a person must say
@@ -115,6 +119,8 @@ class Position(NamedTuple):
     settling: bool = False  # of an undo: whether its effect happened is asked first
     owed: Json = None  # of an undo that is settled first: [request, key, error], rendered as far as it could be
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
+    wants: Json = None  # ASKED: the question as it is shown; LISTENING: the signal and its longest silence
+    beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
 
 
 class StateRow(NamedTuple):
@@ -184,6 +190,35 @@ class Undo(NamedTuple):
     error: str = ""  # why it could not be rendered
 
 
+class Sent(NamedTuple):
+    """A signal that was sent to the run. `taken` is the scope, state and visit of the wait that took it."""
+
+    no: int
+    name: str
+    payload: Json
+    error: str | None
+    message: str
+    dedupe: str | None
+    by: str
+    at: int
+    taken: tuple[str, str, int] | None = None
+
+
+class Answered(NamedTuple):
+    """What a person said to an approval: one for each visit, never changed."""
+
+    scope: str
+    state: str
+    visit: int
+    answer: str
+    reject: bool
+    data: Json
+    by: str
+    note: str
+    digest: str
+    at: int
+
+
 class Event(NamedTuple):
     """A row of the history."""
 
@@ -218,6 +253,7 @@ class Run(NamedTuple):
     pivot: str | None = None  # the point of no return it has passed
     paused_at: int | None = None
     next_effect: int = 1
+    next_signal: int = 1
     updated_at: int = 0
     ended_at: int | None = None
 
@@ -231,6 +267,7 @@ class Checkpoint:
     states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
     effects: dict[int, Effect] = field(default_factory=dict)  # those a position refers to
     items: dict[str, list[Item]] = field(default_factory=dict)  # by the path of the state that holds them
+    signals: dict[int, Sent] = field(default_factory=dict)  # those nobody has taken, in the order they came
 
 
 @dataclass(slots=True)
@@ -247,6 +284,8 @@ class Move:
     undos: dict[int, Undo] = field(default_factory=dict)
     undo_status: dict[int, tuple[str, int | None]] = field(default_factory=dict)  # effect -> (status, the effect that undid it)
     owed_again: bool = False  # undos that failed are owed again
+    signals: dict[int, Sent] = field(default_factory=dict)
+    answers: list[Answered] = field(default_factory=list)
     history: list[Event] = field(default_factory=list)
     begin: list[int] = field(default_factory=list)
     stop: list[int] = field(default_factory=list)
@@ -272,6 +311,9 @@ def apply(at: Checkpoint, move: Move) -> None:
     for (path, no), item in move.items.items():
         at.items[path][no] = item
     at.effects.update(move.effects)
+    at.signals.update(move.signals)
+    for no in [n for n, sent in move.signals.items() if sent.taken is not None]:
+        del at.signals[no]
     for scope, position in move.positions.items():
         _place(at, scope, position)
     at.states.update(move.states)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, fan, poll, request, retry, secrets, undo
+from durun.machine import asks, doubt, fan, poll, request, retry, secrets, signals, undo
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft, reason_of
 from durun.machine.events import CouldNotStart, Ended
@@ -89,7 +89,10 @@ def begin_state(d: Draft, p: Position) -> str | None:
             case "run" | "http":
                 return _intend(d, p, state)
             case "wait":
-                return _wait(d, p, state)
+                return signals.begin(d, p, state) if "signal" in state["wait"] else _wait(d, p, state)
+            case "approval":
+                asks.begin(d, p, state)
+                return None
             case "choice":
                 return _choose(d, p, state)
             case "fail":
@@ -370,12 +373,12 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
     return _left(d, p, d.state(p)["next"], changed, effect=effect.no)
 
 
-def leave(d: Draft, p: Position, target: str | None, **output: Json) -> str | None:
-    """A state without an effect has ended well: its `assign` is done. The target it leads to."""
+def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:
+    """A state without an effect has ended well (`output`: with this one): its `assign` is done. The target it leads to."""
     state, before = d.state(p), d.row(p.scope, p.state)
-    d.put_row(ended(before, p, **output, has_output=output.get("output") is not None))
+    d.put_row(ended(before, p, **given, has_output=bool(given)))
     try:
-        changed = assign(d, p, state["assign"], **output)
+        changed = assign(d, p, state["assign"], **given)
     except AssignError as e:
         d.put_row(before)
         return failed(d, p, e.name, e.message)
@@ -558,7 +561,10 @@ def take_up(d: Draft, p: Position) -> None:
     p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
     if p.target is not None:
         return d.go(p.scope, p.target)
-    if d.level(p.scope)["states"][p.state]["kind"] in ("parallel", "map", "plan") and p.total:
+    what = d.state(p)["kind"]
+    if what in ("wait", "approval"):
+        return d.go(p.scope, p.state)  # asked anew: a new visit
+    if what in ("parallel", "map", "plan") and p.total:
         return fan.take_up(d, p)
     if p.effect is None:
         p = d.put(p._replace(phase=Phase.READY, target=p.state))

@@ -104,10 +104,25 @@ class Fail(TypedDict):
 
 
 class Wait(TypedDict):
-    """Exactly one of the two: `lasts` (a duration) or `at` (an RFC 3339 time with offset)."""
+    """Exactly one of the three: `lasts` (a duration), `at` (an RFC 3339 time with offset) or `signal` (a name)."""
 
     lasts: NotRequired[int | str]
     at: NotRequired[Template]
+    signal: NotRequired[str]
+    schema: NotRequired[Json]  # with signal: what its payload must look like
+    heartbeat: NotRequired[int | str]  # with signal: the longest silence
+
+
+class Option(TypedDict):
+    name: str
+    reject: bool  # it is a no
+
+
+class Approval(TypedDict):
+    message: Template
+    data: NotRequired[Template]
+    options: list[Option]
+    schema: NotRequired[Json]  # what is filled in
 
 
 class Level(TypedDict):
@@ -150,7 +165,7 @@ class Child(TypedDict):
 
 
 class State(TypedDict):
-    kind: Literal["run", "http", "wait", "choice", "pass", "fail", "parallel", "map", "plan"]
+    kind: Literal["run", "http", "wait", "approval", "choice", "pass", "fail", "parallel", "map", "plan"]
     description: NotRequired[str]
     next: NotRequired[str]  # not on choice and fail
     catch: list[Catch]
@@ -165,6 +180,8 @@ class State(TypedDict):
     output: NotRequired[Output]  # run
     poll: NotRequired[Poll]  # run, http
     wait: NotRequired[Wait]  # wait
+    approval: NotRequired[Approval]  # approval
+    timeout: NotRequired[int | str]  # approval, and a wait for a signal
     choice: NotRequired[list[Branch]]  # choice
     fail: NotRequired[Fail]  # fail
     parallel: NotRequired[Parallel]  # parallel

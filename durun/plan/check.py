@@ -17,6 +17,7 @@ from durun.plan import http, model
 from durun.plan.canonical import Plan
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
+from durun.plan.names import BUILT_IN
 from durun.plan.references import (
     Expressions,
     Found,
@@ -178,7 +179,6 @@ def _places_of_later(data: dict[str, Json]) -> Iterator[tuple[str, Where, dict[s
     yield "pins", ("pins",), mapping(data.get("pins"))
     for at, _, state in all_states(data):
         yield "state", at, state
-        yield "wait", (*at, "wait"), mapping(state.get("wait"))
         yield "probe", (*at, "probe"), mapping(state.get("probe"))
 
 
@@ -237,6 +237,7 @@ SHAPES: dict[str, type[model.Shape]] = {
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
     "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
     "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf,
+    "approval": model.Approval, "options": model.Option,
 }  # fmt: skip
 
 
@@ -253,6 +254,8 @@ def _keys_at(data: dict[str, Json], loc: Where) -> list[str]:
         else:
             at = mapping(at).get(part) if isinstance(part, str) else at
             words += [part] if isinstance(part, str) else []
+    if words == ["states", "wait"]:
+        return sorted(_fields(model.At) | _fields(model.Heard))
     if words == ["states"]:
         kinds = [kind for kind in model.KINDS if kind in mapping(at)]
         return sorted(model.FITS[kinds[0]] | model.ALWAYS if len(kinds) == 1 else _fields(model.State))
@@ -303,6 +306,8 @@ def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: d
         yield from _of_choice(where, state)
     if kind in ("parallel", "map"):
         yield from _of_policy((*where, kind), mapping(state[kind]))
+    if kind == "wait" and "timeout" in state and "signal" not in mapping(state["wait"]):
+        yield Found((*where, "timeout"), f"`timeout` says nothing to a `wait`: {model.WHY['wait', 'timeout']}", key=True)
     yield from _of_catch(where, state)
 
 
@@ -471,8 +476,10 @@ def _warnings(data: dict[str, Json]) -> Iterator[Found]:
         for word, lines in (("catch", catches), ("retry", _as_list(state.get("retry")))):
             for n, line in enumerate(lines):
                 for matcher in map(str, _as_list(mapping(line).get("on"))):
-                    if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
+                    if ":" not in matcher and matcher not in BUILT_IN and (near := nearest(matcher, BUILT_IN)):
                         yield Found((*at, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
+        if "approval" in state:
+            yield from _of_options((*at, "approval", "options"), mapping(state["approval"]).get("options"))
         repeatable = state.get("idempotent", http.may_be_repeated(state.get("http")) or default)
         if ("run" in state or "http" in state) and not repeatable and "probe" not in state:
             if any("in_doubt" in _as_list(mapping(catch).get("on")) for catch in catches):
@@ -483,3 +490,14 @@ def _warnings(data: dict[str, Json]) -> Iterator[Found]:
 
 def _as_list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _of_options(at: Where, options: Json) -> Iterator[Found]:
+    """Answers that sound like a no, and are none."""
+    if any(mapping(option).get("reject") for option in items(options)):
+        return
+    for n, option in enumerate(items(options)):
+        name = mapping(option).get("name") if isinstance(option, dict) else option
+        if str(name).lower() in ("no", "reject", "rejected", "deny", "denied", "never"):
+            said = f"`{name}` goes on like any other answer: `{{name: {name}, reject: true}}` is a no"
+            yield Found((*at, n), said)

@@ -82,7 +82,10 @@ def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, 
         case "http":
             out |= _http(state, defaults)
         case "wait":
-            out["wait"] = {"at": state.wait.at} if isinstance(state.wait, model.At) else {"lasts": state.wait}
+            out["wait"] = _wait(state.wait)
+        case "approval":
+            assert state.approval is not None
+            out["approval"] = _approval(state.approval)
         case "choice":
             out["choice"] = [_given(line) for line in state.choice or []]
         case "fail":
@@ -101,6 +104,33 @@ def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, 
         case "plan":
             assert state.plan is not None
             out["plan"] = {"input": {}, **_given(state.plan), "pinned": children[state.plan.file]}
+    if kind in ("wait", "approval") and state.timeout is not None:
+        out["timeout"] = state.timeout
+    return out
+
+
+def _wait(wait: Json) -> dict[str, Json]:
+    if isinstance(wait, model.At):
+        return {"at": wait.at}
+    if not isinstance(wait, model.Heard):
+        return {"lasts": wait}
+    out: dict[str, Json] = {"signal": wait.signal}
+    if "schema_" in wait.model_fields_set:
+        out["schema"] = wait.schema_
+    if wait.heartbeat is not None:
+        out["heartbeat"] = wait.heartbeat
+    return out
+
+
+def _approval(approval: model.Approval) -> dict[str, Json]:
+    out: dict[str, Json] = {
+        "message": approval.message,
+        "options": [{"name": option.name, "reject": option.reject} for option in approval.options],
+    }
+    if "data" in approval.model_fields_set:
+        out["data"] = approval.data
+    if "schema_" in approval.model_fields_set:
+        out["schema"] = approval.schema_
     return out
 
 
@@ -228,8 +258,12 @@ def _probe(probe: model.Probe | model.HttpProbe, defaults: model.Defaults) -> di
 
 def schema_of(state: Json) -> Json:
     """What is declared of the output of a state as it was written; {} where nothing is."""
+    if "approval" in state:
+        return _schema_of_answer(state["approval"])
+    wait = state.get("wait")
+    if isinstance(wait, dict) and "signal" in wait:
+        return _declared(wait)
     output = state.get("output")
-    declared = output.get("schema", {}) if isinstance(output, dict) else {}
     if "http" in state and "run" not in state:
         return http.ANSWER
     if isinstance(state.get("parallel"), dict):
@@ -240,7 +274,19 @@ def schema_of(state: Json) -> Json:
         return {"type": "array"}
     if "run" not in state and "output" not in state and "plan" not in state:
         return {"type": "null"}
+    return _declared(output)
+
+
+def _declared(given: Json) -> Json:
+    """The schema beside other words; {} where none is given, or none that can be read."""
+    declared = given.get("schema", {}) if isinstance(given, dict) else {}
     return input_of(declared)[0] if isinstance(declared, dict | str) else {}
+
+
+def _schema_of_answer(approval: Json) -> Json:
+    text = {"type": "string"}
+    fields = {"answer": text, "data": _declared(approval), "by": text, "note": text, "at": text}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
 
 
 def type_of(value: Json) -> Json:

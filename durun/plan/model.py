@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag
 
+from durun.plan.names import BUILT_IN, NAMED, own_error
 from durun.plan.units import SPELLING, duration, moment, size
 
 Json = Any
@@ -25,13 +26,13 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 METHOD = re.compile(r"[A-Z]{1,20}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 PLAN_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NO_NAMES = ("in", "true", "false", "null")
 METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
 LARGEST_BODY = 16 * 1024**2
 
-KINDS = ("run", "http", "wait", "choice", "pass", "fail", "parallel", "map", "plan")
-LATER_KINDS = ("approval",)
+KINDS = ("run", "http", "wait", "approval", "choice", "pass", "fail", "parallel", "map", "plan")
+LATER_KINDS: tuple[str, ...] = ()
 EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
@@ -41,14 +42,8 @@ LATER = {
         *LATER_KINDS, "background", "limit",
     ),
     "pins": ("files", "tools"),
-    "wait": ("signal", "schema", "heartbeat"),
     "probe": (),
 }  # fmt: skip
-BUILT_IN = (
-    "timeout", "heartbeat", "not_found", "network", "output_invalid", "output_too_large", "vars_invalid", "expression",
-    "no_choice", "rejected", "branch_failed", "item_failed", "child_failed", "max_visits", "unresolved", "run_timeout",
-    "in_doubt", "any", "exit", "killed", "http", "failed",
-)  # fmt: skip
 
 
 def not_yet(word: str) -> str:
@@ -135,10 +130,8 @@ def _number(value: Json) -> Json:
 
 
 def _error_name(value: str) -> str:
-    if value in BUILT_IN or ":" in value:
-        raise ValueError(f"{shown(value)} is a name durun gives itself; take one of your own")
-    if not ERROR_NAME.fullmatch(value):
-        raise ValueError(f"{shown(value)} is no name of an error: letters, digits, `_`, `.` and `-`, a letter first")
+    if problem := own_error(value):
+        raise ValueError(f"{shown(value)} {problem}")
     return value
 
 
@@ -151,7 +144,7 @@ def matcher(value: Json) -> str:
     if value == "run_timeout":
         raise ValueError("`run_timeout` is never caught: `on_error` says what follows")
     family, _, rest = value.partition(":")
-    if not rest and (ERROR_NAME.fullmatch(value) or value in BUILT_IN):
+    if not rest and (NAMED.fullmatch(value) or value in BUILT_IN):
         return value
     if family == "exit" and re.fullmatch(r"[0-9]{1,3}", rest) and int(rest) <= 255:
         return f"exit:{int(rest)}"
@@ -381,11 +374,63 @@ class At(Shape):
     at: Annotated[Text, AfterValidator(_time)]
 
 
+def _signal_name(value: str) -> str:
+    if not NAMED.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no name of a signal: letters, digits, `_`, `.` and `-`, a letter first")
+    return value
+
+
+class Heard(Shape):
+    signal: Annotated[Text, AfterValidator(_signal_name)]
+    schema_: Annotated[Json, BeforeValidator(_schema)] = Field(default=None, alias="schema")
+    heartbeat: Maybe[Limit] = None
+
+
+def _way_to_wait(value: Json) -> str:
+    if not isinstance(value, dict):
+        return "(lasts)"
+    return "(signal)" if {"signal", "schema", "heartbeat"} & set(value) else "(at)"
+
+
 # the parts in brackets name the ways a value may be written; they are no part of its place
 Wait = Annotated[
-    Annotated[Span, Tag("(lasts)")] | Annotated[At, Tag("(at)")],
-    Discriminator(lambda value: "(at)" if isinstance(value, dict) else "(lasts)"),
+    Annotated[Span, Tag("(lasts)")] | Annotated[At, Tag("(at)")] | Annotated[Heard, Tag("(signal)")],
+    Discriminator(_way_to_wait),
 ]
+
+
+def _option_name(value: str) -> str:
+    if not OPTION.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no answer: letters, digits, `_`, `.` and `-`, at most 64")
+    return value
+
+
+class Option(Shape):
+    name: Annotated[Text, AfterValidator(_option_name)]
+    reject: bool = False
+
+
+def _option(value: Json) -> Json:
+    return value if isinstance(value, dict) else {"name": value}
+
+
+def _options(value: list[Option]) -> list[Option]:
+    names = [option.name for option in value]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the answer {shown(name)} is there twice")
+    if all(option.reject for option in value):
+        raise ValueError("every answer is a no: nothing could go on")
+    return value
+
+
+class Approval(Shape):
+    message: Filled
+    data: Json = None
+    options: Annotated[
+        list[Annotated[Option, BeforeValidator(_option)]], BeforeValidator(_a_list), Field(min_length=1), AfterValidator(_options)
+    ] = [Option(name="yes"), Option(name="no", reject=True)]
+    schema_: Annotated[Json, BeforeValidator(_schema)] = Field(default=None, alias="schema")
 
 
 class Nothing(Shape):
@@ -482,6 +527,7 @@ class State(Shape):
     run: Command = None
     http: Maybe[Http] = None
     wait: Maybe[Wait] = None
+    approval: Maybe[Approval] = None
     choice: Maybe[Annotated[list[Line], Field(min_length=1)]] = None
     pass_: Nothing | None = Field(default=None, alias="pass")
     fail: Maybe[Fail] = None
@@ -573,7 +619,8 @@ FITS = {
         "http", "timeout", "retry", "idempotent", "key", "probe", "poll", "idempotency_header", "next", "catch", "assign",
         "compensate", "pivot",
     },
-    "wait": {"wait", "next", "catch", "assign"},
+    "wait": {"wait", "timeout", "next", "catch", "assign"},
+    "approval": {"approval", "timeout", "next", "catch", "assign"},
     "pass": {"pass", "next", "catch", "assign"},
     "choice": {"choice", "catch", "assign"},
     "fail": {"fail"},
@@ -592,9 +639,13 @@ WHY = {
     ("http", "env"): "values go into its url, headers and body",
     ("http", "stdin"): "its `json`, `form` or `body` is what it sends",
     ("run", "idempotency_header"): "a command is given the key as $DURUN_IDEMPOTENCY_KEY",
-    ("wait", "retry"): "a timer does not fail",
+    ("wait", "retry"): "a `catch` may lead back to it",
     ("wait", "timeout"): "a wait for a time is over when that time has come",
-    ("wait", "heartbeat"): "a timer gives no sign of life",
+    ("wait", "heartbeat"): "it goes beside `signal`, as in `wait: {signal: NAME, heartbeat: 1m}`",
+    ("wait", "output"): "the payload of its signal is its output",
+    ("approval", "retry"): "a `catch` may lead back to it",
+    ("approval", "heartbeat"): "a person gives no sign of life",
+    ("approval", "output"): "the answer is its output",
     ("wait", "poll"): "a poll repeats a command",
     ("choice", "next"): "each of its lines has one",
     ("fail", "next"): "it ends the run",

@@ -274,7 +274,7 @@ def _acts_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json, f
     for where, act, names in acts(at, state):
         for word in ("run", "env", "cwd", "stdin", "timeout", "heartbeat"):
             if not (word == "run" and isinstance(act.get("run"), str)):
-                yield (*where, word), act.get(word), names
+                yield (*where, word), act.get(word), ENTERED if {"wait", "approval"} & set(state) else names
         for word in http.WORDS:
             yield (*where, "http", word), mapping(act.get("http")).get(word), names
 
@@ -284,11 +284,13 @@ def _places_of(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, Json,
     acting = "run" in state or "http" in state
     for word in ("key", "wait"):
         yield (*at, word), state.get(word), ENTERED, False
-    gives = {"output"} if acting or {"parallel", "map", "plan"} & set(state) else set()
+    waits = "signal" in mapping(state.get("wait"))
+    gives = {"output"} if acting or waits or {"approval", "parallel", "map", "plan"} & set(state) else set()
     yield (*at, "assign"), state.get("assign"), (ACTING if acting else ENTERED) | gives, False
     yield (*at, "compensate", "if"), mapping(state.get("compensate")).get("if"), UNDOING, True
-    for word in ("message", "data"):
-        yield (*at, "fail", word), mapping(state.get("fail")).get(word), ENTERED, False
+    for kind in ("fail", "approval"):
+        for word in ("message", "data"):
+            yield (*at, kind, word), mapping(state.get(kind)).get(word), ENTERED, False
     yield (*at, "map", "items"), mapping(state.get("map")).get("items"), ENTERED, True
     yield (*at, "map", "label"), mapping(state.get("map")).get("label"), ENTERED | INSIDE, False
     for word in ("input", "id"):
@@ -547,6 +549,8 @@ def _misplaced(at: Where, state: dict[str, Json]) -> Iterator[Found]:
                 yield from _braces((*where, word), act.get(word))
     yield from _braces((*at, "poll", "times"), mapping(state.get("poll")).get("times"))
     yield from _braces((*at, "fail", "error"), mapping(state.get("fail")).get("error"))
+    for kind, word in (("wait", "signal"), ("wait", "schema"), ("approval", "options"), ("approval", "schema")):
+        yield from _braces((*at, kind, word), mapping(state.get(kind)).get(word))
     yield from _braces((*at, "plan", "file"), mapping(state.get("plan")).get("file"))
     for holder in ("parallel", "map"):
         for word in ("concurrency", "failures", "enough", "stop"):
@@ -580,6 +584,7 @@ def schemas(data: dict[str, Json]) -> Iterator[Found]:
         elif not required and (unfit := schema.validate(short, default)):
             yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
     for at, _, state in all_states(data):
-        output = mapping(state.get("output"))
-        if "schema" in output and (problem := schema.fault(input_of(output["schema"])[0])):
-            yield Found((*at, "output", "schema"), problem)
+        for word in ("output", "wait", "approval"):
+            given = mapping(state.get(word))
+            if "schema" in given and (problem := schema.fault(input_of(given["schema"])[0])):
+                yield Found((*at, word, "schema"), problem)

@@ -40,6 +40,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "input": d["input"], "vars": d["vars"],
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
         "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
+        "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [_effect(e) for e in d["effects"]], "undo": [],
         "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
         "driver": {"place": s.driver, "alive": alive} if s.driver else None,
@@ -58,6 +59,11 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
             case "delayed" if p["data"].get("length") is not None:
                 said = f"the next attempt, after {cause['name']}" if isinstance(cause, dict) else "the next round"
                 found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}"))
+            case "asked":
+                found.append(_asked(s.id, path, p))
+            case "listening":
+                name = p["data"]["wants"]["signal"]
+                found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
             case "doubt":
                 said = f"whether {path} happened is not known"
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
@@ -79,6 +85,28 @@ def _held(path: Json, cause: Json, directory: str, command: str) -> dict[str, Js
 
 def resolve_command(id: str, path: str | None) -> str:
     return f"durun resolve {id} {path} --happened | --retry | --fail"
+
+
+def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
+    """A question, with what a person has to see before they answer."""
+    wants = p["data"]["wants"]
+    commands = []
+    for word, no in (("approve", False), ("reject", True)):
+        names = [option["name"] for option in wants["options"] if option["reject"] == no]
+        more = f" --answer {'|'.join(names)}" if len(names) > 1 else ""
+        more += " --data JSON" if "schema" in wants and not no else ""
+        commands += [f"durun {word} {id} {path}{more}"] if names else []
+    return {
+        **_wanted(path, "approval", path, wants["message"], p["due"], " | ".join(commands)),
+        "data": wants.get("data"), "options": wants["options"], "schema": wants.get("schema"), "digest": wants["digest"],
+        "visit": p["visit"],
+    }  # fmt: skip
+
+
+def inbox(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
+    """What of a run waits for a person, as `inbox --json` has it."""
+    wanted = [w for w in waiting_for(s, d) if w["kind"] not in ("timer", "delay", "signal", "interrupted")]
+    return [{"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **w} for w in wanted]
 
 
 def _wanted(path: Json, kind: str, name: Json, message: str, until: int | None, command: str) -> dict[str, Json]:

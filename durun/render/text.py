@@ -80,7 +80,10 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
     for w in doc["waiting_for"]:
         until = "" if not w["until"] else f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
         out.append(f"  waits    {plain(w['message'])}{until}")
+        out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
+    if doc["signals"]:
+        out.append(f"  signals  {', '.join(plain(s['name']) for s in doc['signals'])} (not taken)")
     if doc["effects"]:
         out.append("  effects" + (f"  (the last 20 of {len(doc['effects'])})" if len(doc["effects"]) > 20 else ""))
         out += [_effect(e) for e in doc["effects"][-20:]] if now is None else _effects(doc["effects"][-20:], now)
@@ -130,6 +133,37 @@ def fitted(text: str, width: int) -> str:
         else:
             out += textwrap.wrap(line, width, subsequent_indent=" " * 11, drop_whitespace=True, break_on_hyphens=False)
     return "\n".join(out)
+
+
+def _shown(w: dict[str, Json]) -> list[str]:
+    """What belongs to a question, beside its message."""
+    if w["kind"] != "approval":
+        return []
+    from durun.plan.digest import canonical_text
+
+    out = [f"data     {plain(canonical_text(w['data']))}"] if w["data"] is not None else []
+    out.append("answers  " + ", ".join(f"{o['name']}{' (a no)' if o['reject'] else ''}" for o in w["options"]))
+    return [*out, f"digest   {w['digest']}"]
+
+
+def inbox(items: list[dict[str, Json]]) -> str:
+    """`inbox`: what waits for a person, each with its command."""
+    out = []
+    for w in items:
+        until = f", until {w['until']}" if w["until"] else ""
+        out.append(f"{w['run']}  {w['plan']}  {w['path'] or ''}: {plain(w['message'])}{until}")
+        out += [f"    {line}" for line in (*_shown(w), w["command"])]
+    return "\n".join(out)
+
+
+def question(wants: dict[str, Json], path: str) -> str:
+    """What a person at the terminal is asked."""
+    from durun.plan.digest import canonical_text
+
+    out = [f"{path}: {plain(wants['message'])}"]
+    if wants.get("data") is not None:
+        out.append(f"  {plain(canonical_text(wants['data']))}")
+    return "\n".join([*out, f"  {' / '.join(o['name'] for o in wants['options'])} (nothing: leave it waiting)"])
 
 
 def _reason(doc: dict[str, Json]) -> str:
@@ -195,6 +229,16 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return "compensating: what was done is undone, the youngest first"
         case "undo_failed":
             return f"{state}: it could not be undone: {plain(data['error']['name'])} ({plain(data['error'].get('message', ''))})"
+        case "asked":
+            return f"{state}: asks: {plain(data['message'])}"
+        case "answered":
+            return f"{state}: {plain(data.get('by', ''))} says {data['answer']}"
+        case "listening":
+            return f"{state}: waits for the signal {data['signal']}"
+        case "taken":
+            return f"{state}: takes the signal {data['signal']}"
+        case "signals_left":
+            return f"nobody took the signals {', '.join(s['name'] for s in data['signals'])}"
     return None
 
 

@@ -160,6 +160,8 @@ def details(file: File, no: int) -> dict[str, Json]:
     for p in out["positions"]:
         p["data"] = _value(p["data"])
     out["effects"] = effects(file, no, 200)
+    kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
+    out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
 
 
@@ -205,6 +207,31 @@ def secrets(file: File, no: int) -> tuple[list[Json], str]:
     """(where the secrets of a run are read, the directory it runs in)."""
     text, directory = rows(file.db, "SELECT json_extract(pins, '$.secrets'), directory FROM runs WHERE no = ?", (no,))[0]
     return _value(text) or [], directory
+
+
+def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, dict[str, Json]]]:
+    """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
+    names = ("scope", "state", "visit", "phase", "effect", "due", "data")
+    asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
+    columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
+    sql = f"SELECT {columns}, directory FROM runs WHERE {OPEN} AND (status = 'paused' OR EXISTS ({asks})) ORDER BY no"
+    found = rows(file.db, sql)
+    out = []
+    for s, row in zip(_seen([row[:-1] for row in found], alive), found, strict=True):
+        placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
+        positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
+        out.append((s, {"positions": positions, "directory": row[-1]}))
+    return out
+
+
+def only_asks(file: File, no: int) -> bool:
+    """Whether a run stands nowhere but where a person is asked or a signal is waited for."""
+    phases = {row[0] for row in rows(file.db, "SELECT DISTINCT phase FROM positions WHERE run = ?", (no,))} - {
+        "ended",
+        "failed",
+        "inside",
+    }
+    return bool(phases) and phases <= {"asked", "listening"}
 
 
 def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:

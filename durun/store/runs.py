@@ -16,7 +16,7 @@ import apsw
 
 from durun.errors import Held as HeldByAnother
 from durun.errors import NeedsPerson, Superseded
-from durun.machine.model import Checkpoint, Effect, Item, Move, Phase, Position, Run, StateRow, Status, Undo
+from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
 from durun.store import read
 from durun.store.file import File, rows
@@ -92,6 +92,13 @@ class Note(NamedTuple):
     kind: str
     data: Json
     by: str
+
+
+class Judged(NamedTuple):
+    """What became of something that was said: the note for a driver (kind, data, by), or the moves where there is none."""
+
+    note: tuple[str, Json, str] | None
+    moves: list[Move]
 
 
 def text_of(value: Json) -> str | None:
@@ -191,27 +198,32 @@ class Store:
         """All that is needed to go on; costs what the plan costs, whatever the history. `inside`: within a view of the file that
         is open already."""
         with nullcontext(self.file.db) if inside else self._reading() as db:
-            run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
-            at = Checkpoint(run)
-            for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
-                position = _position_of(row)
-                at.positions[position.scope] = position
-            for row in rows(
-                db,
-                "SELECT s.scope, s.state, s.visits, s.ended, coalesce(s.output, e.output), s.effect, s.error, s.exit, s.peak,"
-                " s.child"
-                " FROM states s LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ?",
-                (no,),
-            ):
-                found = _state_of(row)
-                at.states[found.scope, found.state] = found
-            columns = "path, no, label, item, status, output, error"
-            for row in rows(db, f"SELECT {columns} FROM items WHERE run = ? ORDER BY path, no", (no,)):
-                at.items.setdefault(row[0], []).append(_item_of(row))
-            for p in at.positions.values():
-                for effect in (p.effect, p.asking):
-                    if effect is not None:
-                        at.effects[effect] = self._effect(db, no, effect)
+            return self._load(db, no)
+
+    def _load(self, db: apsw.Connection, no: int) -> Checkpoint:
+        run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
+        at = Checkpoint(run)
+        for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
+            position = _position_of(row)
+            at.positions[position.scope] = position
+        for row in rows(
+            db,
+            "SELECT s.scope, s.state, s.visits, s.ended, coalesce(s.output, e.output), s.effect, s.error, s.exit, s.peak, s.child"
+            " FROM states s LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ?",
+            (no,),
+        ):
+            found = _state_of(row)
+            at.states[found.scope, found.state] = found
+        columns = "path, no, label, item, status, output, error"
+        for row in rows(db, f"SELECT {columns} FROM items WHERE run = ? ORDER BY path, no", (no,)):
+            at.items.setdefault(row[0], []).append(_item_of(row))
+        for p in at.positions.values():
+            for effect in (p.effect, p.asking):
+                if effect is not None:
+                    at.effects[effect] = self._effect(db, no, effect)
+        for row in rows(db, f"SELECT {', '.join(SENT_COLUMNS)} FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,)):
+            sent = Sent(row[0], row[1], value_of(row[2]), *row[3:])
+            at.signals[sent.no] = sent
         return at
 
     def _reading(self) -> Any:
@@ -305,14 +317,64 @@ class Store:
             ended = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"
             if rows(db, f"SELECT 1 FROM runs WHERE no = ? AND {ended}", (no,)):
                 return 0  # too late: it binds nobody
-            db.execute(
-                "INSERT INTO notes (run, kind, data, by, at) VALUES (?, ?, ?, ?, ?)", (no, kind, canonical_text(data), by, now)
-            )
+            self._note(db, no, kind, data, by, now)
             return int(db.last_insert_rowid())
+
+    def _note(self, db: apsw.Connection, no: int, kind: str, data: Json, by: str, now: int) -> None:
+        db.execute("INSERT INTO notes (run, kind, data, by, at) VALUES (?, ?, ?, ?, ?)", (no, kind, canonical_text(data), by, now))
 
     def notes(self, no: int) -> list[Note]:
         found = rows(self.file.db, "SELECT no, kind, data, by FROM notes WHERE run = ? ORDER BY no", (no,))
         return [Note(n, kind, value_of(data), by) for n, kind, data, by in found]
+
+    # what people and programs outside say
+
+    def hear(
+        self,
+        no: int,
+        alive: Callable[[str], bool],
+        judge: Callable[[Checkpoint, list[Note], bool], Judged],
+        clock: Callable[[], int],
+    ) -> bool:
+        """Judges what is said of a run and records it, in one transaction. Whether a driver lives, who is left to act on it.
+
+        `judge` raises where it is refused, and then nothing has changed. Without a driver its moves are made here: the fence goes
+        up and nobody holds the run afterwards, so there is no moment at which this process could leave it half done.
+        """
+        with self.file.write() as db:
+            now = clock()  # here, since it may have waited for the file
+            id, driver, fence, seq, events = rows(db, "SELECT id, driver, fence, seq, events FROM runs WHERE no = ?", (no,))[0]
+            driven = driver is not None and alive(driver)
+            at, notes = self._load(db, no), self.notes(no)
+            before, judged = at.run, judge(at, notes, driven)
+            if driven and judged.note is not None:
+                self._note(db, no, *judged.note, now)
+            if driven or not judged.moves:
+                return driven
+            db.execute("UPDATE runs SET fence = fence + 1 WHERE no = ? AND fence = ?", (no, fence))
+            _one(db, id)
+            held = Held(no, fence + 1, seq, events)
+            for move in judged.moves:
+                held = self._write_move(db, held, before, move, now)
+                before = move.run
+            for note in notes:
+                db.execute("DELETE FROM notes WHERE no = ?", (note.no,))
+            return driven
+
+    def last_answer(self, no: int, path: str | None) -> Answered | None:
+        """What was answered last to a run, or to one state of it."""
+        given = "CASE scope WHEN '' THEN state ELSE scope || '.' || state END"
+        sql = f"SELECT {ANSWER} FROM answers WHERE run = ? AND (? IS NULL OR {given} = ?) ORDER BY no DESC LIMIT 1"
+        found = rows(self.file.db, sql, (no, path, path))
+        if not found:
+            return None
+        scope, state, visit, answer, reject, data, *rest = found[0]
+        return Answered(scope, state, visit, answer, bool(reject), value_of(data), *rest)
+
+    def sent_before(self, no: int, name: str, dedupe: str) -> tuple[int, str] | None:
+        """(when, by whom) a signal with this name and mark was sent to a run."""
+        found = rows(self.file.db, "SELECT at, by FROM signals WHERE run = ? AND name = ? AND dedupe = ?", (no, name, dedupe))
+        return found[0] if found else None
 
     # moves
 
@@ -347,6 +409,15 @@ class Store:
         for row in move.states.values():
             db.execute(UPSERT_STATE, (held.no, *_state_row(row)))
         self._write_undos(db, held.no, move)
+        for a in move.answers:
+            db.execute(
+                f"INSERT INTO answers (run, {ANSWER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                (held.no, a.scope, a.state, a.visit, a.answer, int(a.reject), canonical_text(a.data), a.by, a.note, a.digest, a.at),
+            )
+        for s in move.signals.values():
+            taken = s.taken or (None, None, None)
+            sent = (s.no, s.name, canonical_text(s.payload), s.error, s.message, s.dedupe, s.by, s.at)
+            db.execute(UPSERT_SIGNAL, (held.no, *sent, *taken))
         for n, event in enumerate(move.history, held.events + 1):
             db.execute(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",
@@ -381,7 +452,7 @@ class Store:
         root = move.positions.get("")
         values: dict[str, Json] = {
             "status": str(run.status), "reason": run.reason, "seq": at.seq, "events": at.events,
-            "next_effect": run.next_effect, "updated_at": now,
+            "next_effect": run.next_effect, "next_signal": run.next_signal, "updated_at": now,
         }  # fmt: skip
         if root is not None:
             effect = move.effects.get(root.effect) if root.effect is not None else None
@@ -454,12 +525,14 @@ class Reading:
 
 RUN_COLUMNS = (
     "id", "name", "version", "namespace", "created_at", "status", "reason", "input", "vars", "pins", "types", "output", "error",
-    "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "updated_at", "ended_at",
+    "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
     "ended_at", "exit", "error", "output",
 )  # fmt: skip
+ANSWER = "scope, state, visit, answer, reject, data, by, note, digest, at"
+SENT_COLUMNS = ("no", "name", "payload", "error", "message", "dedupe", "by", "at")
 PLAIN = ("scope", "state", "visit", "phase", "effect", "asking", "due")
 MORE = tuple(name for name in Position._fields if name not in PLAIN)
 DEFAULTS = Position("", "", 0, Phase.READY)
@@ -489,6 +562,10 @@ UPSERT_EFFECT = (
     " boot=excluded.boot, place=excluded.place, first_at=excluded.first_at, ended_at=excluded.ended_at, exit=excluded.exit,"
     " error=excluded.error, output=excluded.output"
 )
+UPSERT_SIGNAL = (
+    f"INSERT INTO signals (run, {', '.join(SENT_COLUMNS)}, scope, state, visit) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
+    " ON CONFLICT (run, no) DO UPDATE SET scope=excluded.scope, state=excluded.state, visit=excluded.visit"
+)
 
 
 def _run_of(row: tuple[Any, ...]) -> Run:
@@ -500,7 +577,7 @@ def _run_of(row: tuple[Any, ...]) -> Run:
         has_output=v["output"] is not None, error=value_of(v["error"]), ended_by=value_of(v["ended_by"]),
         cancel=value_of(v["cancel"]), undoing=value_of(v["undoing"]), pivot=v["pivot"],
         paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
-        ended_at=v["ended_at"],
+        ended_at=v["ended_at"], next_signal=v["next_signal"],
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import pytest
 from durun.errors import NotPossible, PlanRefused
 from durun.machine.decide import begin, decide
 from durun.machine.events import (
+    Alive,
+    Answer,
     Answered,
     Cancel,
     CouldNotStart,
@@ -22,6 +24,7 @@ from durun.machine.events import (
     Pause,
     Resolve,
     Settle,
+    Signal,
     TakeUp,
 )
 from durun.machine.model import Checkpoint, Effect, Phase, Position, Run, Status, apply
@@ -42,13 +45,18 @@ EVENTS = {
     "TakeUp": TakeUp(),
     "Cancel": Cancel(),
     "Pause": Pause(),
+    "Answer": Answer(by="ann", now=1_000_000),
+    "Signal": Signal("go", now=1_000_000),
+    "Alive": Alive("go", now=1_000_000),
 }
-ALWAYS = {"Cancel", "Pause"}
+ALWAYS = {"Cancel", "Pause", "Signal"}
 ALLOWED = {
     Phase.READY: {"Go"},
     Phase.ACTING: {"Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DELAYED: {"Due"},
     Phase.WAITING: {"Due"},
+    Phase.ASKED: {"Due", "Answer"},
+    Phase.LISTENING: {"Due", "Alive"},
     Phase.LOST: {"Settle", "Resolve"},
     Phase.PROBING: {"Due", "Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DOUBT: {"Resolve"},
@@ -68,8 +76,14 @@ def plan_of(**states: Any) -> Any:
 
 PLAN = plan_of(
     a={"run": ["true"], "probe": {"run": ["true"]}, "next": "rest", "catch": [{"on": ["not_found"], "next": "succeeded"}]},
-    rest={"wait": "1h", "next": "succeeded"},
+    rest={"wait": "1h", "next": "ask"},
+    ask={"approval": {"message": "well?"}, "timeout": "1h", "next": "word"},
+    word={"wait": {"signal": "go", "heartbeat": "1h"}, "next": "succeeded"},
 )
+WANTS = {
+    Phase.ASKED: {"message": "well?", "options": PLAN["states"]["ask"]["approval"]["options"], "digest": "d"},
+    Phase.LISTENING: {"signal": "go", "heartbeat": 1},
+}
 
 
 ASKS = plan_of(
@@ -83,9 +97,11 @@ def standing(phase: Phase, request: Any = None) -> Checkpoint:
     status = {Phase.FAILED: Status.FAILED, Phase.ENDED: Status.SUCCEEDED, Phase.DOUBT: Status.BLOCKED}.get(phase, Status.RUNNING)
     run = Run("r", "table", "1", "ab" * 16, 0, status, None, {}, {}, {}, {}, next_effect=3)
     effect = Effect(1, "", "a", 1, "run", "key", request or {"argv": ["true"], "env": {}}, "begin", first_at=1)
-    state = "rest" if phase is Phase.WAITING else "a"
-    due = 1_000 if phase in (Phase.DELAYED, Phase.WAITING) else None
+    state = {Phase.WAITING: "rest", Phase.ASKED: "ask", Phase.LISTENING: "word"}.get(phase, "a")
+    due = 1_000 if phase in (Phase.DELAYED, Phase.WAITING) else 2_000_000 if phase in WANTS else None
     position = Position("", state, 1, phase, effect=1, due=due, target="a" if phase is Phase.READY else None, length=1)
+    if phase in WANTS:
+        position = position._replace(effect=None, wants=WANTS[phase], length=1_000_001)
     effects = {1: effect}
     if phase is Phase.PROBING:
         position = position._replace(asking=1, effect=2)

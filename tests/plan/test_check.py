@@ -90,7 +90,6 @@ def test_what_is_not_built_yet_is_known_at_the_top(text: str, word: str) -> None
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ("approval: {message: x}, next: b", "approval"), ("wait: {signal: x}, next: b", "signal"),
         ("run: [x], background: true, next: b", "background"), ("run: [x], limit: y, next: b", "limit"),
             ],
 )  # fmt: skip
@@ -105,7 +104,7 @@ def test_what_is_not_built_yet_is_known_in_a_state(body: str, word: str) -> None
 
 
 def test_a_state_has_exactly_one_kind() -> None:
-    assert "state `a` has no kind: it is one of run, http, wait, choice, pass, fail" in one("next: b")
+    assert "state `a` has no kind: it is one of run, http, wait, approval, choice, pass, fail" in one("next: b")
     assert "is several things at once, run, wait" in one("run: [x], wait: 1s, next: b")
     assert {"`rnu` is no key here; did you mean `run`?"} < set(messages(state("rnu: [x], next: b")))
 
@@ -113,7 +112,7 @@ def test_a_state_has_exactly_one_kind() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("wait: 1s, retry: {max_attempts: 2}, next: b", "`retry` says nothing to a `wait`: a timer does not fail"),
+        ("wait: 1s, retry: {max_attempts: 2}, next: b", "`retry` says nothing to a `wait`: a `catch` may lead back to it"),
         ("wait: 1s, timeout: 2s, next: b", "`timeout` says nothing to a `wait`: a wait for a time is over when that time has come"),
         ("choice: [{next: b}], next: b", "`next` says nothing to a `choice`: each of its lines has one"),
         ("choice: [{next: b}], retry: []", "`retry` says nothing to a `choice`"),

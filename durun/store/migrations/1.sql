@@ -62,6 +62,7 @@ CREATE TABLE runs (
   seq        INTEGER NOT NULL,            -- moves so far
   events     INTEGER NOT NULL,            -- rows of history so far
   next_effect INTEGER NOT NULL,
+  next_signal INTEGER NOT NULL DEFAULT 1,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   ended_at   INTEGER
@@ -75,7 +76,7 @@ CREATE TABLE positions (
   state  TEXT NOT NULL,
   visit  INTEGER NOT NULL,
   phase  TEXT NOT NULL CHECK (phase IN
-    ('ready', 'acting', 'delayed', 'waiting', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
+    ('ready', 'acting', 'delayed', 'waiting', 'asked', 'listening', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
   effect INTEGER,
   asking INTEGER,
   due    INTEGER,
@@ -147,7 +148,7 @@ CREATE TABLE undos (
 CREATE TABLE notes (
   no   INTEGER PRIMARY KEY AUTOINCREMENT,
   run  INTEGER NOT NULL REFERENCES runs (no),
-  kind TEXT NOT NULL,                     -- what another process wants: cancel, pause, resolve, resume
+  kind TEXT NOT NULL,                     -- what another process wants: cancel, pause, resume; or an answer, a signal, accepted already
   data TEXT NOT NULL,
   by   TEXT NOT NULL,
   at   INTEGER NOT NULL
@@ -159,6 +160,40 @@ CREATE TABLE hold (
   by  TEXT NOT NULL,
   at  INTEGER NOT NULL
 );
+
+CREATE TABLE answers (
+  no     INTEGER PRIMARY KEY,             -- in the order they were given
+  run    INTEGER NOT NULL REFERENCES runs (no),
+  scope  TEXT NOT NULL,
+  state  TEXT NOT NULL,
+  visit  INTEGER NOT NULL,
+  answer TEXT NOT NULL,
+  reject INTEGER NOT NULL,                -- 1: it is a no
+  data   TEXT NOT NULL,                   -- JSON: what was filled in
+  by     TEXT NOT NULL,
+  note   TEXT NOT NULL,
+  digest TEXT NOT NULL,                   -- of what was shown
+  at     INTEGER NOT NULL,
+  UNIQUE (run, scope, state, visit)       -- each question is answered once
+);
+
+CREATE TABLE signals (
+  run     INTEGER NOT NULL REFERENCES runs (no),
+  no      INTEGER NOT NULL,
+  name    TEXT NOT NULL,
+  payload TEXT NOT NULL,                  -- JSON
+  error   TEXT,
+  message TEXT NOT NULL,
+  dedupe  TEXT,
+  by      TEXT NOT NULL,
+  at      INTEGER NOT NULL,
+  scope   TEXT,                           -- the visit that took it; NULL: it is kept for a wait that is to come
+  state   TEXT,
+  visit   INTEGER,
+  PRIMARY KEY (run, no)
+) WITHOUT ROWID;
+CREATE INDEX signals_kept ON signals (run, no) WHERE visit IS NULL;
+CREATE UNIQUE INDEX signals_once ON signals (run, name, dedupe) WHERE dedupe IS NOT NULL;
 
 CREATE TABLE history (
   run     INTEGER NOT NULL REFERENCES runs (no),
