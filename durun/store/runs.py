@@ -17,7 +17,7 @@ from durun.errors import Held as HeldByAnother
 from durun.errors import Superseded
 from durun.machine.model import Checkpoint, Effect, Move, Phase, Position, Run, StateRow, Status
 from durun.plan.digest import canonical_text
-from durun.store.file import File, rows
+from durun.store.file import File, failing, rows
 
 Json = Any
 
@@ -333,8 +333,9 @@ class Reading:
         return self.db
 
     def __exit__(self, *_: object) -> None:
-        if self.db.in_transaction:
-            self.db.execute("COMMIT")
+        with failing(self.db.filename, self.db):  # a cursor that met a failing disk says so once more
+            if self.db.in_transaction:
+                self.db.execute("COMMIT")
 
 
 # --- rows ---
