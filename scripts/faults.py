@@ -100,7 +100,7 @@ MARKED = (
     ("keeper", "kill ENOSPC EIO+", "openat", "out"), ("keeper", "kill EIO+ ENOSPC+", "pwrite64", "about"),
     ("keeper", "kill EIO", "pwrite64", "begun"), ("keeper", "kill EIO+", "pwrite64", "ended"), ("keeper", "kill", "write", "ended"),
     ("keeper", "kill+ EIO+", "openat", "gate"), ("keeper", "EIO", "pread64", "gen.out|[0-9].out"), ("keeper", "kill", "wait4", ""),
-    ("resume", "kill EIO", "pwrite64", "gate"), ("resume", "kill", "fdatasync", ""), ("resume", "EIO", "openat", "gate"),
+    ("resume", "kill EIO", "pwrite64", "gate"), ("resume", "kill", "fdatasync", ""), ("resume", "EIO", "openat", "gate"), ("resume", "EIO", "pread64", "runs.db>"),
 )  # fmt: skip
 START = ["start", "plan.yaml", "--id", "r"]
 AS_KEEPER = "import sys; sys.executable = sys.argv.pop(1); from durun.cli import main; main()"

@@ -19,7 +19,7 @@ from durun.errors import NeedsPerson, Superseded
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
 from durun.store import read
-from durun.store.file import File, rows
+from durun.store.file import File, failing, rows
 
 Json = Any
 
@@ -517,8 +517,9 @@ class Reading:
         return self.db
 
     def __exit__(self, *_: object) -> None:
-        if self.db.in_transaction:
-            self.db.execute("COMMIT")
+        with failing(self.db.filename, self.db):  # a cursor that met a failing disk says so once more
+            if self.db.in_transaction:
+                self.db.execute("COMMIT")
 
 
 # --- rows ---

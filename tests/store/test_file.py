@@ -10,6 +10,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from program import Program
 
 from durun.errors import StoreUnusable
 from durun.store import file as files
@@ -192,3 +193,21 @@ def test_the_views_say_what_a_person_with_sqlite_wants_to_know(tmp_path: Path) -
     for view in ("run", "event", "effect"):
         assert file.db.execute(f"SELECT * FROM {view}").fetchall() == []
     file.close()
+
+
+@pytest.mark.parametrize("table", ["runs", "plans", "positions", "states", "effects", "history"])
+def test_a_table_that_is_damaged_is_refused_in_one_line(durun: Program, table: str) -> None:
+    durun.plan("start: a\nstates: {a: {run: ['false'], next: succeeded}}\n")
+    run = durun.start(1)
+    db = apsw.Connection(str(durun.db))
+    ((size,),) = db.execute("PRAGMA page_size").fetchall()
+    ((page,),) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    db.close()
+    with durun.db.open("r+b") as f:
+        f.seek((page - 1) * size)
+        f.write(b"\xff" * size)
+    for words in (["resume", run], ["show", run], ["history", run], ["ls"]):
+        done = durun(*words, exit=None)
+        assert done.returncode in (0, 8) and "fault of its own" not in done.stderr, done.stderr
+        assert done.returncode == 0 or "damaged" in done.stderr
+    assert durun("resume", run, exit=8).stderr.count("\n") == 1
