@@ -128,6 +128,8 @@ class Plan(TypedDict):
     description: NotRequired[str]
     input: dict[str, Input]
     vars: dict[str, Template]
+    vars_schema: NotRequired[Json]  # a JSON Schema of all vars
+    timeout: NotRequired[int | str]  # of the run
     pins: Pins
     output: NotRequired[Template]
     start: str

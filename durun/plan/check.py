@@ -289,8 +289,8 @@ def _warnings(plan: Plan) -> Iterator[Found]:
                 for matcher in line["on"]:
                     if ":" not in matcher and matcher not in model.BUILT_IN and (near := nearest(matcher, model.BUILT_IN)):
                         yield Found(("states", name, word, n, "on"), f"`{matcher}` is no error durun gives itself{near}")
-        if state["kind"] == "run" and not state.get("idempotent") and "probe" not in state:
+        if state["kind"] == "run" and not (state.get("idempotent") or "probe" in state or "compensate" in state):
             if any("in_doubt" in catch["on"] for catch in state["catch"]):
                 continue
-            message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"
+            message = f"state `{name}` can neither be repeated, probed nor undone: interrupted, it asks a person"
             yield Found(("states", name), message, key=True)

@@ -30,7 +30,7 @@ KINDS = ("run", "wait", "choice", "pass", "fail")
 LATER_KINDS = ("http", "approval", "parallel", "map", "plan")
 LATER = {
     "plan": (
-        "secrets", "vars_schema", "timeout", "limits", "group", "notify", "migrations", "on_drift", "affinity",
+        "secrets", "limits", "group", "notify", "migrations", "on_drift", "affinity",
     ),
     "state": (
         *LATER_KINDS, "compensate", "pivot", "background", "limit", "idempotency_header", "failures", "enough", "stop",
@@ -384,6 +384,8 @@ class Plan(Shape):
     description: Maybe[Text] = None
     input: Values = {}
     vars: Values = {}
+    vars_schema: Annotated[Json, BeforeValidator(_something)] = None
+    timeout: Maybe[Limit] = None
     pins: Pins = Pins()
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
