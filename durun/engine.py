@@ -15,11 +15,27 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from durun.effects.boot import boot_id, boot_ms
+from durun.effects.boot import awake_ms, boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
+from durun.machine import clock, stopping
 from durun.machine.decide import decide
 from durun.machine.draft import Evaluate
-from durun.machine.events import Cancel, Due, Ended, Go, Happening, Moment, Pause, Resolve, Settle, TakeUp
+from durun.machine.events import (
+    Cancel,
+    Due,
+    Ended,
+    Go,
+    Happening,
+    Moment,
+    NotStopped,
+    Pause,
+    RanOn,
+    Rebooted,
+    Resolve,
+    Settle,
+    TakeUp,
+    TimeOver,
+)
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
 from durun.plan.canonical import Plan
 from durun.store.runs import Held, Note, Store
@@ -28,6 +44,8 @@ Json = Any
 
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 STILL = 5.0  # s after the last signal, before what does not end is left to itself
+STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
+SIGN = 5000  # ms between signs of life
 TICK = 0.2  # s between looks into the inbox
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
@@ -39,10 +57,15 @@ class World(NamedTuple):
     clock: Callable[[], int] = boot_ms
     draw: Callable[[], float] = random.random
     boot: str = ""
+    awake: Callable[[], int] | None = None  # None: as `clock`
+
+    def reading(self) -> int:
+        """ms of the boot's clock, suspend not counted."""
+        return (self.awake or self.clock)()
 
 
 def real_world() -> World:
-    return World(boot=boot_id())
+    return World(boot=boot_id(), awake=awake_ms)
 
 
 class Performer(Protocol):
@@ -57,6 +80,8 @@ class Performer(Protocol):
     def recover(self, effect: Effect) -> Happening | None: ...
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]: ...
     def under_way(self) -> list[int]: ...
+    def living(self, nos: list[int]) -> tuple[list[int], int | None]: ...
+    def sign(self, said: str) -> None: ...
 
 
 class Signals:
@@ -86,6 +111,9 @@ class Engine:
         self._seen = -1
         self._stopping = ""
         self._leave_by = 0.0
+        self.stuck = STUCK
+        self._stop_by: dict[int, float] = {}  # effect -> when a cancel has waited long enough for its end
+        self._signed: int | None = None
 
     # --- moves ---
 
@@ -93,7 +121,7 @@ class Engine:
         w = self.world
         drives = self.performer is not None and not self.signals.told and not self.hold and not self._paused()
         place = self.performer.place if drives and self.performer is not None else None
-        return Moment(w.now(), w.clock(), w.boot, place, w.draw())
+        return Moment(w.now(), w.clock(), w.boot, place, w.draw(), w.reading())
 
     def move(self, *events: Happening) -> None:
         """Decides, commits, and begins what was committed. The notes that lie there are heard in the same commit."""
@@ -140,9 +168,15 @@ class Engine:
                 self.store.file.room()
                 self.performer.begin(self.at.run, effect)
         for no in move.stop:
-            cancel = self.at.run.cancel or {}
-            grace = int(cancel.get("grace", 10_000))
-            self.performer.stop(no, [("TERM", grace), ("KILL", 0)], "cancel")
+            self._stop(no)
+
+    def _stop(self, no: int) -> None:
+        """Has the command of an effect stopped, as the run was told to stop."""
+        assert self.performer is not None
+        run = self.at.run
+        grace = int((run.cancel or {}).get("grace", stopping.GRACE))
+        self.performer.stop(no, [("TERM", grace), ("KILL", 0)], stopping.why(run))
+        self._stop_by[no] = time.monotonic() + grace / 1000 + self.stuck
 
     # --- the loop ---
 
@@ -154,8 +188,11 @@ class Engine:
                 event = self.performer.recover(effect)
                 if event is not None:
                     self.move(event)
-                elif self.at.run.cancel is not None:
-                    self.performer.stop(effect.no, [("TERM", self.at.run.cancel["grace"]), ("KILL", 0)], "cancel")
+                    continue
+                if clock.unaccounted(self.at.run):
+                    self.move(RanOn(effect.no))
+                if self.at.run.cancel is not None:
+                    self._stop(effect.no)
 
     def _open(self, no: int) -> bool:
         phases = {p.effect: Phase.ACTING for p in self.at.positions.values() if p.phase is Phase.ACTING}
@@ -170,15 +207,23 @@ class Engine:
     def drive(self, *, wait: bool = True) -> None:
         """Moves the run until it has ended, or only a person can move it (or, without `wait`, time)."""
         assert self.performer is not None
+        if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
+            self.move(Rebooted())
         for p in list(self.at.positions.values()):
             if p.phase is Phase.HELD:
                 self.move(Settle(p.scope))
+        over = self._over_in()
+        if over is not None and over <= 0:
+            self.move(TimeOver())
         self.recover()
         while True:
+            self._sign()
             if self.signals.told:
                 if self._leave():
                     return
                 continue
+            if self._does_not_stop():
+                return
             if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy):
                 return
             ready = None if self._paused() else self._ready()
@@ -195,6 +240,9 @@ class Engine:
 
     def _ready(self) -> Happening | None:
         """The next thing that can be done without waiting."""
+        over = self._over_in()
+        if over is not None and over <= 0:
+            return TimeOver()
         for p in self.at.positions.values():
             if p.phase is Phase.READY:
                 return Go(p.scope)
@@ -205,17 +253,35 @@ class Engine:
         return None
 
     def _left(self, p: Position) -> int:
-        """Milliseconds until a position is due. Within one boot its clock decides; else never more than the stored length."""
-        assert p.due is not None
-        left = p.due - self.world.now()
-        if p.length is None:
-            return left
-        if p.boot == self.world.boot and p.clock is not None:
-            return p.length - (self.world.clock() - p.clock)
-        return min(left, p.length)
+        """Milliseconds until a position is due."""
+        return clock.left(p, self.world.now(), self.world.clock(), self.world.boot)
 
     def _next_due(self) -> int | None:
         return min((self._left(p) for p in self.at.positions.values() if p.due is not None), default=None)
+
+    def _over_in(self) -> int | None:
+        """Milliseconds until the time of the run is over; None where it has no end, or does not count."""
+        return None if self.at.run.over_at is None else clock.over_in(self.at.run, self.world.reading(), self.world.boot)
+
+    def _sign(self) -> None:
+        """A sign of life from time to time: if this driver dies, the run's time counts up to the last one."""
+        assert self.performer is not None
+        now = self.world.reading()
+        if self._signed is None or now - self._signed >= SIGN:
+            self.performer.sign(f"{now:020d} {self.world.boot}\n")
+            self._signed = now
+
+    def _does_not_stop(self) -> bool:
+        """Whether all that is left under way outlived the last signal of a cancel: the run is blocked, and left."""
+        assert self.performer is not None
+        if not self._stop_by:
+            return False
+        under_way, now = self.performer.under_way(), time.monotonic()
+        if not under_way or any(self._stop_by.get(no, now) >= now for no in under_way):
+            return False
+        pids, keeper = self.performer.living(under_way)
+        self.move(NotStopped(tuple(pids), keeper))
+        return True
 
     def _notes(self) -> bool:
         """Whether something lies in the inbox; asked only when another process has written."""
@@ -227,7 +293,9 @@ class Engine:
 
     def _wait(self, due: int | None) -> None:
         assert self.performer is not None
-        timeout = TICK if due is None else min(TICK, max(0, due) / 1000)
+        over = self._over_in()
+        soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
+        timeout = max(0.0, soon) / 1000
         events = self.performer.receive(timeout, self.signals.wake)
         for event in events:
             self.move(self._listened(event))

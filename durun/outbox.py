@@ -68,6 +68,7 @@ class Deliverer:
         self._issued: dict[str, Effect] = {}
         self._adopted: dict[int, Adopted] = {}
         self._killed: dict[int, float] = {}
+        self._own = {commands.place}  # the places of this driver
 
     @property
     def place(self) -> str:
@@ -126,6 +127,24 @@ class Deliverer:
             grace = sum(ms for _, ms in steps[:-1]) / 1000
             self._killed[no] = min(self._killed.get(no, float("inf")), time.monotonic() + grace)
 
+    def sign(self, said: str) -> None:
+        """Leaves a sign of life for whoever takes the run over."""
+        for commands in (*self._retired, self.commands):
+            commands.sign(said)
+
+    def living(self, nos: list[int]) -> tuple[list[int], int | None]:
+        """(pids that live of the commands of these effects, the pid of their keeper where it stands still)."""
+        pids: list[int] = []
+        keeper = None
+        held = [*self._issued.values(), *(adopted.effect for adopted in self._adopted.values())]
+        for effect in [e for e in held if e.no in nos]:
+            notes = Notes(self.commands.folder, effect.place or self.place)
+            notes.refresh()
+            said = notes.of(self._token(effect))
+            pids += notes.living(said, effect.key) if isinstance(said, Begun) else []
+            keeper = keeper or notes.still_keeper()
+        return pids, keeper
+
     # to take over
 
     def recover(self, effect: Effect) -> Happening | None:
@@ -171,8 +190,11 @@ class Deliverer:
         """Timeout, and the KILL after a grace, where no keeper is left to see to them."""
         now = time.monotonic()
         timeout = effect.request.get("timeout")
-        boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-        if effect.no not in self._killed and timeout is not None and boot - begun.before > timeout / 1000:
+        if begun.awake is not None:
+            ran = now - begun.awake
+        else:
+            ran = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) - begun.before
+        if effect.no not in self._killed and timeout is not None and ran > timeout / 1000:
             notes.ask_stop(begun, effect.key, [("TERM", GRACE)], "timeout")
             self._killed[effect.no] = now + GRACE / 1000
         elif now > self._killed.get(effect.no, float("inf")):
@@ -213,6 +235,7 @@ class Deliverer:
         issued, self._issued = list(self._issued.values()), {}
         self._retired.append(self.commands)
         self.commands = new_commands(self.commands.folder, self._new_place())
+        self._own.add(self.commands.place)
         return [event for effect in issued if (event := self.recover(effect)) is not None]
 
     def _event(self, effect: Effect, said: End | NoStart) -> Happening:
@@ -235,7 +258,7 @@ class Deliverer:
                     return Lost(effect.no, "what it wrote to $DURUN_OUTPUT is not whole")
         return Ended(
             effect.no, said.status, said.stopped, stdout, data, too_large, tail(folder, said.err) if said.status else "",
-            {"out": said.out, "err": said.err}, said.left,
+            {"out": said.out, "err": said.err}, said.left, None if effect.place in self._own else said.at,
         )  # fmt: skip
 
     def close(self, *, keep: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durun.errors import NotPossible
-from durun.machine import doubt, walk
+from durun.machine import clock, doubt, poll, stopping, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause
 from durun.machine.model import TERMINAL, Phase, Position, Status
@@ -15,19 +15,20 @@ def cancel(d: Draft, event: Cancel) -> None:
     run = d.run
     if run.status in TERMINAL:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
-    if run.cancel is None:
+    if run.cancel is None or stopping.is_over(run):
         d.tell("cancel_asked", None, None, by=event.by)
     d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now})
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
-    under_way = [p.asking or p.effect for p in d.positions() if _has_begun(d, p)]
+    under_way = [p.asking or p.effect for p in d.positions() if has_begun(d, p)]
     if under_way:
         d.move.stop = [no for no in under_way if no is not None]
         return
     doubt.cancelled(d)
 
 
-def _has_begun(d: Draft, p: Position) -> bool:
+def has_begun(d: Draft, p: Position) -> bool:
+    """Whether something of a position is under way."""
     if p.phase not in (Phase.ACTING, Phase.PROBING):
         return False
     no = p.asking if p.phase is Phase.PROBING else p.effect
@@ -43,6 +44,8 @@ def pause(d: Draft, event: Pause) -> None:
         raise NotPossible(f"run {run.id} is paused already: `durun resume {run.id}` goes on")
     d.set_run(status=Status.PAUSED, reason=None, paused_at=d.moment.now, updated_at=d.moment.now)
     d.tell("paused", None, None, by=event.by)
+    for p in d.positions():
+        clock.anchor(d, p)
 
 
 def take_up(d: Draft) -> None:
@@ -52,7 +55,7 @@ def take_up(d: Draft) -> None:
         d.set_run(status=Status.RUNNING, paused_at=None)
         d.tell("resumed", None)
         for p in d.positions():
-            _thaw(d, p, run.paused_at or d.moment.now)
+            clock.thaw(d, p)
         return
     if run.status is not Status.FAILED:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
@@ -60,26 +63,24 @@ def take_up(d: Draft) -> None:
     if failed is None:
         raise NotPossible(f"run {run.id} ended where its plan says it ends: there is nothing to take up")
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
+    clock.fresh(d)
     d.tell("resumed", failed)
     _take_up_state(d, failed)
 
 
-def _thaw(d: Draft, p: Position, paused_at: int) -> None:
-    """A timer that stood still while the run was paused goes on with what it had left."""
-    if p.due is None or p.length is None:
-        return
-    left = max(0, p.due - paused_at)
-    d.put(p._replace(due=d.moment.now + left, length=left, set_at=d.moment.now, boot=d.moment.boot, clock=d.moment.clock))
-
-
 def _take_up_state(d: Draft, p: Position) -> None:
     """The state whose error ended the run, with a fresh budget: again what may be repeated, else a person is asked."""
-    p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
+    p = p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None)
+    p = d.put(p._replace(entered_at=d.moment.now, since=d.run.driven))
     if p.target is not None:
         return walk.walk(d, p.scope, p.target)
+    if d.state(p)["kind"] == "wait":
+        return walk.walk(d, p.scope, p.state)  # a new visit
     if p.effect is None:
         p = d.put(p._replace(phase=Phase.READY, target=p.state))
         return walk.follow(d, p.scope, walk.begin_state(d, p))
+    if "poll" in d.state(p):
+        return walk.follow(d, p.scope, poll.taken_up(d, p))
     how = d.effect(p.effect).status
     if how == DONE and not doubt.idempotent(d, p):
         return doubt.block(d, p)

@@ -15,8 +15,8 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | failed | | | | | | | happened | again |
 | ended | | | | | | | | |
 
-Cancel and Pause are heard in every phase of a run that has not ended. What is not in the table raises NotPossible, and then
-nothing has changed.
+Cancel and Pause are heard in every phase of a run that has not ended; TimeOver, RanOn, Rebooted and NotStopped speak of the run
+as a whole. What is not in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import control, doubt, walk
+from durun.machine import clock, control, doubt, stopping, walk
 from durun.machine.draft import Draft, Evaluate
 from durun.machine.events import (
     Cancel,
@@ -36,10 +36,14 @@ from durun.machine.events import (
     Lost,
     Moment,
     Moved,
+    NotStopped,
     Pause,
+    RanOn,
+    Rebooted,
     Resolve,
     Settle,
     TakeUp,
+    TimeOver,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
 from durun.plan.canonical import Plan
@@ -48,15 +52,18 @@ from durun.plan.canonical import Plan
 def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate) -> Move:
     """The first move of a run: from its start to the first thing it has to wait for."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
+    clock.fresh(d)
     d.tell("started", None, None, input=run.input, vars=run.vars)
     walk.walk(d, "", plan["start"])
     d.settle_status()
+    clock.settle(d)
     return d.move
 
 
 def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluate: Evaluate) -> Move:
     """The rows that change and the effects to begin. Raises NotPossible, and then nothing has changed."""
     d = Draft(plan, at, moment, evaluate)
+    clock.count(d, event)
     match event:
         case Cancel():
             control.cancel(d, event)
@@ -64,11 +71,20 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             control.pause(d, event)
         case TakeUp():
             control.take_up(d)
+        case TimeOver():
+            stopping.time_over(d)
+        case NotStopped():
+            stopping.not_stopped(d, event)
+        case RanOn():
+            clock.ran_on(d, event.effect)
+        case Rebooted():
+            clock.rebooted(d)
         case Resolve():
             doubt.resolve(d, _one(d, event), event)
         case _:
             _at_position(d, _position_of(d, event), event)
     d.settle_status()
+    clock.settle(d)
     return d.move
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import poll, retry, walk
+from durun.machine import clock, poll, retry, stopping, walk
 from durun.machine.draft import Draft
 from durun.machine.events import CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
@@ -28,7 +28,7 @@ def idempotent(d: Draft, p: Position) -> bool:
         return word
     assert p.effect is not None
     first = d.effect(p.effect).first_at
-    return first is None or d.moment.now - first <= word
+    return first is None or 0 <= d.moment.now - first <= word  # a clock that was set back proves nothing
 
 
 def _doubtful(d: Draft, p: Position) -> None:
@@ -123,7 +123,8 @@ def ask(d: Draft, p: Position) -> None:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)
     asking = d.new_effect(p, "probe", effect.key, request)
-    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=None if d.moment.place else d.moment.now))
+    due = None if d.moment.place else d.moment.now
+    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=due, asked_since=d.run.driven))
 
 
 def ask_again(d: Draft, p: Position) -> None:
@@ -207,7 +208,7 @@ def _probe_again(d: Draft, p: Position, event: Ended | CouldNotStart) -> bool:
     if at is None:
         return False
     wait = retry.delay(rules[at], asked.attempt, d.moment.draw)
-    if not retry.allowed(rules[at], asked.attempt, d.moment.now - asked.intended_at, wait):
+    if not retry.allowed(rules[at], asked.attempt, d.run.driven - p.asked_since, wait):
         return False
     d.put_effect(asked._replace(status="waiting", attempt=asked.attempt + 1, boot=None, place=None))
     d.put(walk.timed(d, p, d.moment.now + wait, wait))
@@ -225,6 +226,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         raise NotPossible(f"run {d.run.id}: state {p.state} had begun nothing that could have happened")
     if p.phase is Phase.FAILED:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
+        clock.fresh(d)
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
@@ -251,13 +253,20 @@ def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
 
 def cancelled(d: Draft) -> None:
     """Nothing of the run is under way any more: it is cancelled, and nothing of it begins after this."""
+    if stopping.is_over(d.run):
+        return stopping.ended(d)
     now = d.moment.now
     for p in d.positions():
-        for no in (p.effect, p.asking):
-            effect = d.effect(no) if no is not None else None
-            if effect is not None and effect.status == "waiting":
-                how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
-                d.put_effect(effect._replace(status=how, ended_at=now))
+        withdraw(d, p)
         d.put(p._replace(phase=Phase.ENDED, due=None))
     d.set_run(status=Status.CANCELLED, reason=None, ended_at=now, updated_at=now)
     d.tell("cancelled", d.positions()[0], None, by=(d.run.cancel or {}).get("by"))
+
+
+def withdraw(d: Draft, p: Position) -> None:
+    """What a position waits to begin is not begun any more."""
+    for no in (p.effect, p.asking):
+        effect = d.effect(no) if no is not None else None
+        if effect is not None and effect.status == "waiting":
+            how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
+            d.put_effect(effect._replace(status=how, ended_at=d.moment.now))

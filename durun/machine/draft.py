@@ -147,6 +147,8 @@ class Draft:
         if run.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.PAUSED):
             return
         status, reason = status_of(self.positions())
+        if run.cancel is not None and "pids" in run.cancel:
+            status, reason = Status.BLOCKED, "not_stopped"
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)
 
 

@@ -15,6 +15,7 @@ class Moment(NamedTuple):
     boot: str
     place: str | None  # None: nobody drives on, so a new intent is left waiting
     draw: float  # in [0, 1)
+    awake: int | None = None  # ms of the boot's clock, suspend not counted; None: as `clock`
 
 
 class Go(NamedTuple):
@@ -41,6 +42,7 @@ class Ended(NamedTuple):
     stderr: str = ""
     files: Json = None  # where its output lies: {out, err}
     left: tuple[int, ...] = ()  # pids it left behind
+    at: int | None = None  # where another driver began it: when it ended, by the clock of its boot without suspend
 
 
 class CouldNotStart(NamedTuple):
@@ -82,6 +84,27 @@ class Pause(NamedTuple):
     by: str = ""
 
 
+class TimeOver(NamedTuple):
+    """The time that the plan gives the run is over."""
+
+
+class RanOn(NamedTuple):
+    """A command that a dead driver began is alive: it ran all the time in which nobody drove."""
+
+    effect: int
+
+
+class Rebooted(NamedTuple):
+    """Somebody drives in another boot than the one in which waits were set."""
+
+
+class NotStopped(NamedTuple):
+    """What was to be stopped lives on after the last signal. `keeper`: the pid of its keeper, where that stands still."""
+
+    pids: tuple[int, ...]
+    keeper: int | None = None
+
+
 class Resolve(NamedTuple):
     """A person settles a doubt. how: happened | retry | fail."""
 
@@ -93,4 +116,7 @@ class Resolve(NamedTuple):
     by: str = ""
 
 
-Happening = Go | Due | Ended | CouldNotStart | Lost | Moved | Settle | TakeUp | Cancel | Pause | Resolve
+Happening = (
+    Go | Due | Ended | CouldNotStart | Lost | Moved | Settle | TakeUp | Cancel | Pause | Resolve
+    | TimeOver | RanOn | Rebooted | NotStopped
+)  # fmt: skip

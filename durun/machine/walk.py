@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import doubt, poll, retry
+from durun.machine import clock, doubt, poll, retry, stopping
 from durun.machine.draft import LIMIT, Draft
 from durun.machine.events import CouldNotStart, Ended
 from durun.machine.model import Phase, Position, StateRow, Status
@@ -20,7 +20,7 @@ from durun.machine.outcome import (
     output_of,
 )
 from durun.plan.canonical import ENDS, Act, State
-from durun.plan.schema import kind
+from durun.plan.schema import kind, validate
 
 Json = Any
 MOVES = 1000  # states passed through in one move before it is committed
@@ -47,7 +47,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     state = d.plan["states"][name]
     visit = d.row(scope, name).visits + 1
     d.put_row(StateRow(scope, name, visits=visit))
-    p = d.put(Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now))
+    p = d.put(Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven))
     d.tell("entered", p)
     if visit > state["max_visits"]:
         return failed(d, p, "max_visits", f"it was entered more than {state['max_visits']} times")
@@ -133,7 +133,12 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
     if target is None:
         return
     if d.run.cancel is not None:
+        if stopping.is_over(d.run):  # where it would have gone is where it is taken up
+            d.put(d.position(scope)._replace(phase=Phase.READY, target=target, effect=None, asking=None))
         return doubt.cancelled(d)
+    if stopping.has_no_time(d.run):
+        d.put(d.position(scope)._replace(phase=Phase.READY, target=target, effect=None, asking=None))
+        return stopping.time_over(d)
     walk(d, scope, target)
 
 
@@ -204,6 +209,8 @@ def begin_waiting(d: Draft, p: Position) -> None:
         d.put(_untimed(p))
     else:
         assert p.effect is not None
+        if poll.is_over(d, p):
+            return follow(d, p.scope, poll.late(d, p))
         d.issue(d.effect(p.effect))
         d.put(_issued(d, p._replace(cause=None)))
 
@@ -212,9 +219,10 @@ def again(d: Draft, p: Position, **effect_changes: Json) -> None:
     """Another attempt of the same effect, now: same key, same request, counted on."""
     assert p.effect is not None
     effect = d.effect(p.effect)
-    d.issue(effect._replace(attempt=effect.attempt + 1, ended_at=None, error=None, exit=None, **effect_changes))
+    attempt = effect.attempt + (effect.first_at is not None)  # one that was never begun is not counted
+    d.issue(effect._replace(attempt=attempt, ended_at=None, error=None, exit=None, **effect_changes))
     d.put(_issued(d, p._replace(asking=None, cause=None)))
-    d.tell("again", p, effect.attempt + 1)
+    d.tell("again", p, attempt)
 
 
 def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
@@ -343,7 +351,11 @@ def assign(d: Draft, p: Position, wanted: dict[str, Json], **more: Json) -> dict
         kept = d.run.types.get(name, "any")
         if kept not in ("any", kind(value)):
             raise AssignError("vars_invalid", f"vars.{name} keeps the type of its first value, {kept}: not {kind(value)}")
-    d.set_run(vars={**d.run.vars, **values})
+    after = {**d.run.vars, **values}
+    problem = validate(d.plan["vars_schema"], after) if "vars_schema" in d.plan else None
+    if problem is not None:
+        raise AssignError("vars_invalid", f"the vars would not fit vars_schema: {problem}")
+    d.set_run(vars=after)
     return values
 
 
@@ -400,7 +412,7 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
         return False
     failures = p.failures[at] + 1
     wait = retry.delay(rules[at], failures, d.moment.draw)
-    if not retry.allowed(rules[at], failures, d.moment.now - p.entered_at, wait):
+    if not retry.allowed(rules[at], failures, clock.elapsed(d, p), wait):
         return False
     counts = (*p.failures[:at], failures, *p.failures[at + 1 :])
     due = d.moment.now + wait

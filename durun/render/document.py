@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 RUN_KINDS = (
     "started", "entered", "left", "waiting", "due", "attempt_ended", "retry_at", "again", "in_doubt", "probed", "probe_unknown",
-    "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
+    "blocked", "time_over", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled",
 )  # fmt: skip
 
@@ -67,9 +67,19 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
             case "held":
                 found.append(_wanted(path, str(cause), path, f"{d['directory']} is gone", None, f"durun resume {s.id}"))
+    if s.reason == "not_stopped":
+        found.append(_wanted(s.state, s.reason, s.state, not_stopped(d["cancel"] or {}), None, f"durun cancel {s.id}"))
     if s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
+
+
+def not_stopped(cancel: dict[str, Json]) -> str:
+    """What outlived the last signal, with the way out where its keeper is the reason."""
+    pids = ", ".join(map(str, cancel.get("pids") or ()))
+    said = f"{pids} did not end when stopped" if pids else "its command did not end when stopped"
+    keeper = cancel.get("keeper")
+    return said + (f": its keeper stands still (`kill -CONT {keeper}`)" if keeper else "")
 
 
 def resolve_command(id: str, path: str | None) -> str:
