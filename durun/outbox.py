@@ -190,11 +190,8 @@ class Deliverer:
         """Timeout, and the KILL after a grace, where no keeper is left to see to them."""
         now = time.monotonic()
         timeout = effect.request.get("timeout")
-        if begun.awake is not None:
-            ran = now - begun.awake
-        else:
-            ran = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) - begun.before
-        if effect.no not in self._killed and timeout is not None and ran > timeout / 1000:
+        boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        if effect.no not in self._killed and timeout is not None and ran(begun, now, boot) > timeout / 1000:
             notes.ask_stop(begun, effect.key, [("TERM", GRACE)], "timeout")
             self._killed[effect.no] = now + GRACE / 1000
         elif now > self._killed.get(effect.no, float("inf")):
@@ -265,3 +262,8 @@ class Deliverer:
         """Lets the keepers go; with `keep` their notes stay."""
         for commands in [*self._retired, self.commands]:
             commands.close(keep=keep or commands is not self.commands)
+
+
+def ran(begun: Begun, awake: float, boot: float) -> float:
+    """Seconds that a command has run, sleep of the machine not counted where its keeper noted that clock."""
+    return awake - begun.awake if begun.awake is not None else boot - begun.before
