@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from durun.effects.boot import boot_id, boot_ms
+from durun.effects.boot import awake_ms, boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
-from durun.machine import asks, timer
+from durun.machine import asks, clock, stopping, timer
 from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate
 from durun.machine.events import (
@@ -34,11 +34,15 @@ from durun.machine.events import (
     Moment,
     NextUndo,
     NothingOwed,
+    NotStopped,
     Pause,
+    RanOn,
+    Rebooted,
     Resolve,
     Settle,
     Signal,
     TakeUp,
+    TimeOver,
     Word,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
@@ -51,6 +55,8 @@ Json = Any
 
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 STILL = 5.0  # s after the last signal, before what does not end is left to itself
+STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
+SIGN = 5000  # ms between signs of life
 TICK = 0.2  # s between looks into the inbox
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
@@ -62,10 +68,15 @@ class World(NamedTuple):
     clock: Callable[[], int] = boot_ms
     draw: Callable[[], float] = random.random
     boot: str = ""
+    awake: Callable[[], int] | None = None  # None: as `clock`
+
+    def reading(self) -> int:
+        """ms of the boot's clock, suspend not counted."""
+        return (self.awake or self.clock)()
 
 
 def real_world() -> World:
-    return World(boot=boot_id())
+    return World(boot=boot_id(), awake=awake_ms)
 
 
 class Performer(Protocol):
@@ -80,6 +91,8 @@ class Performer(Protocol):
     def recover(self, effect: Effect) -> Happening | None: ...
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]: ...
     def under_way(self) -> list[int]: ...
+    def living(self, nos: list[int]) -> tuple[list[int], int | None]: ...
+    def sign(self, said: str) -> None: ...
 
 
 class Signals:
@@ -112,6 +125,9 @@ class Engine:
         self._seen = -1
         self._stopping = ""
         self._leave_by = 0.0
+        self.stuck = STUCK
+        self._stop_by: dict[int, float] = {}  # effect -> when a cancel has waited long enough for its end
+        self._signed: int | None = None
 
     # --- moves ---
 
@@ -119,7 +135,7 @@ class Engine:
         w = self.world
         drives = self.performer is not None and not self.signals.told and not self.hold and not self._paused()
         place = self.performer.place if drives and self.performer is not None else None
-        return Moment(w.now(), w.clock(), w.boot, place, w.draw())
+        return Moment(w.now(), w.clock(), w.boot, place, w.draw(), w.reading())
 
     def move(self, *events: Happening) -> None:
         """Decides, commits, and begins what was committed. The notes that lie there are heard in the same commit."""
@@ -167,9 +183,15 @@ class Engine:
                 self.store.file.room()
                 self.performer.begin(self.at.run, effect)
         for no in move.stop:
-            cancel = self.at.run.cancel or {}
-            grace = int(cancel.get("grace", 10_000))
-            self.performer.stop(no, [("TERM", grace), ("KILL", 0)], "cancel" if cancel else "sibling")
+            self._stop(no)
+
+    def _stop(self, no: int) -> None:
+        """Has the command of an effect stopped, as the run was told to stop."""
+        assert self.performer is not None
+        run = self.at.run
+        grace = int((run.cancel or {}).get("grace", stopping.GRACE))
+        self.performer.stop(no, [("TERM", grace), ("KILL", 0)], stopping.why(run))
+        self._stop_by[no] = time.monotonic() + grace / 1000 + self.stuck
 
     # --- the loop ---
 
@@ -181,10 +203,11 @@ class Engine:
                 event = self.performer.recover(effect)
                 if event is not None:
                     self.move(event)
-                elif self.at.run.cancel is not None:
-                    self.performer.stop(effect.no, [("TERM", self.at.run.cancel["grace"]), ("KILL", 0)], "cancel")
-                elif self.at.positions[effect.scope].stopping:
-                    self.performer.stop(effect.no, [("TERM", 10_000), ("KILL", 0)], "sibling")
+                    continue
+                if clock.unaccounted(self.at.run):
+                    self.move(RanOn(effect.no))
+                if self.at.run.cancel is not None or self.at.positions[effect.scope].stopping:
+                    self._stop(effect.no)
 
     def _open(self, no: int) -> bool:
         p = self.at.positions.get(self.at.effects[no].scope)
@@ -203,16 +226,24 @@ class Engine:
         With `sit` it waits for people too: it goes on listening for notes until the run has ended.
         """
         assert self.performer is not None
+        if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
+            self.move(Rebooted())
         for p in list(self.at.positions.values()):
             if p.phase is Phase.HELD:
                 self.move(Settle(p.scope))
+        over = self._over_in()
+        if over is not None and over <= 0:
+            self.move(TimeOver())
         self.recover()
         while True:
+            self._sign()
             self.tick()
             if self.signals.told:
                 if self._leave():
                     return
                 continue
+            if self._does_not_stop():
+                return
             if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy and not sit):
                 return
             if self._go():
@@ -248,6 +279,9 @@ class Engine:
 
     def _ready(self) -> Happening | None:
         """The next thing that can be done without waiting."""
+        over = self._over_in()
+        if over is not None and over <= 0:
+            return TimeOver()
         if self.at.run.undoing is not None and not self.hold:
             undo = self._next_undo()
             if undo is not None:
@@ -278,7 +312,7 @@ class Engine:
         return not p.scope or p.phase is not Phase.DELAYED or may_begin(self.plan, self.at, p.scope)
 
     def _left(self, p: Position) -> int:
-        """Milliseconds until a position is due. Within one boot its clock decides; else never more than the stored length."""
+        """Milliseconds until a position is due."""
         return timer.left(p, self.world.now(), self.world.clock(), self.world.boot)
 
     def next_due(self) -> int | None:
@@ -288,6 +322,30 @@ class Engine:
             return None
         waiting = ((self._left(p), p) for p in timed)
         return min((left for left, p in waiting if left > 0 or self._fits(p)), default=None)
+
+    def _over_in(self) -> int | None:
+        """Milliseconds until the time of the run is over; None where it has no end, or does not count."""
+        return None if self.at.run.over_at is None else clock.over_in(self.at.run, self.world.reading(), self.world.boot)
+
+    def _sign(self) -> None:
+        """A sign of life from time to time: if this driver dies, the run's time counts up to the last one."""
+        assert self.performer is not None
+        now = self.world.reading()
+        if self._signed is None or now - self._signed >= SIGN:
+            self.performer.sign(f"{now:020d} {self.world.boot}\n")
+            self._signed = now
+
+    def _does_not_stop(self) -> bool:
+        """Whether all that is left under way outlived the last signal of a cancel: the run is blocked, and left."""
+        assert self.performer is not None
+        if not self._stop_by:
+            return False
+        under_way, now = self.performer.under_way(), time.monotonic()
+        if not under_way or any(self._stop_by.get(no, now) >= now for no in under_way):
+            return False
+        pids, keeper = self.performer.living(under_way)
+        self.move(NotStopped(tuple(pids), keeper))
+        return True
 
     def _notes(self) -> bool:
         """Whether something lies in the inbox; asked only when another process has written."""
@@ -299,7 +357,9 @@ class Engine:
 
     def _wait(self, due: int | None) -> None:
         assert self.performer is not None
-        timeout = TICK if due is None else min(TICK, max(0, due) / 1000)
+        over = self._over_in()
+        soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
+        timeout = max(0.0, soon) / 1000
         events = self.performer.receive(timeout, self.signals.wake)
         if events:
             self.move(*map(self._listened, events))

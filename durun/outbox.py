@@ -96,6 +96,7 @@ class Deliverer:
         self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
         self.secrets.learn()
         self._vain = 0
+        self._own = {commands.place}  # the places of this driver
 
     @property
     def place(self) -> str:
@@ -178,6 +179,24 @@ class Deliverer:
             grace = sum(ms for _, ms in steps[:-1]) / 1000
             self._killed[no] = min(self._killed.get(no, float("inf")), time.monotonic() + grace)
 
+    def sign(self, said: str) -> None:
+        """Leaves a sign of life for whoever takes the run over."""
+        for commands in (*self._retired, self.commands):
+            commands.sign(said)
+
+    def living(self, nos: list[int]) -> tuple[list[int], int | None]:
+        """(pids that live of the commands of these effects, the pid of their keeper where it stands still)."""
+        pids: list[int] = []
+        keeper = None
+        held = [*self._issued.values(), *(adopted.effect for adopted in self._adopted.values())]
+        for effect in [e for e in held if e.no in nos]:
+            notes = Notes(self.commands.folder, effect.place or self.place)
+            notes.refresh()
+            said = notes.of(self._token(effect))
+            pids += notes.living(said, effect.key) if isinstance(said, Begun) else []
+            keeper = keeper or notes.still_keeper()
+        return pids, keeper
+
     # to take over
 
     def recover(self, effect: Effect) -> Happening | None:
@@ -253,7 +272,7 @@ class Deliverer:
         effect, notes, begun, signs, since = adopted
         timeout, heartbeat = effect.request.get("timeout"), effect.request.get("heartbeat")
         boot = time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-        if timeout is not None and begun.pid is not None and boot - begun.before > timeout / 1000:
+        if timeout is not None and begun.pid is not None and ran(begun, now, boot) > timeout / 1000:
             return "timeout"
         if heartbeat is None:
             return ""
@@ -333,6 +352,7 @@ class Deliverer:
         issued, self._issued = list(self._issued.values()), {}
         self._retired.append(self.commands)
         self.commands = new_commands(self.commands.folder, self._new_place())
+        self._own.add(self.commands.place)
         return [event for effect in issued if (event := self.recover(effect)) is not None]
 
     def _event(self, effect: Effect, said: End | NoStart) -> Happening:
@@ -356,6 +376,7 @@ class Deliverer:
         return Ended(
             effect.no, said.status, said.stopped, stdout, data, too_large, self._stderr(said.err) if said.status else "",
             {"out": said.out, "err": said.err}, said.left, self.secrets.mask.holder(stdout, data), said.low,
+            None if effect.place in self._own else said.at,
         )  # fmt: skip
 
     def _stderr(self, path: str) -> str:
@@ -369,3 +390,8 @@ class Deliverer:
             self._sender.close()
         for commands in [*self._retired, self.commands]:
             commands.close(keep=keep or commands is not self.commands)
+
+
+def ran(begun: Begun, awake: float, boot: float) -> float:
+    """Seconds that a command has run, sleep of the machine not counted where its keeper noted that clock."""
+    return awake - begun.awake if begun.awake is not None else boot - begun.before

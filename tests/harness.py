@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from durun.effects.command import Commands
-from durun.effects.locks import driver_alive
+from durun.effects.locks import driver_alive, last_sign
 from durun.engine import Engine, World, new_place, real_world
 from durun.machine import decide
 from durun.machine.events import Moment
@@ -87,7 +87,7 @@ class Driving:
         run = Run(id, plan["name"], plan["version"], "ab" * 16, now, Status.RUNNING, None, input or {}, first, env or {}, types)
         pins = {"env": env or {}, "base": {"PATH": os.environ["PATH"]}, "durun": "test", "host": "here"}
         birth = Birth(canonical_text(plan), digest(plan), text, "plan.yaml", str(Path(self.path).parent), "bound", pins, 1)
-        moment = Moment(now, self.world.clock(), self.world.boot, self.commands.place, self.world.draw())
+        moment = Moment(now, self.world.clock(), self.world.boot, self.commands.place, self.world.draw(), self.world.reading())
         move = decide.begin(plan, run, moment, Evaluator())
         held = self.store.create(birth, move, self.identity, now)
         at = Checkpoint(run)
@@ -98,7 +98,8 @@ class Driving:
 
     def take(self, no: int = 1) -> Engine:
         alive: Callable[[str], bool] = lambda place: driver_alive(self.path + ".d", place)  # noqa: E731
-        held = self.store.take_over(no, self.identity, alive, self.world.now())
+        sign: Callable[[str], tuple[str, int] | None] = lambda place: last_sign(self.path + ".d", place)  # noqa: E731
+        held = self.store.take_over(no, self.identity, alive, self.world.now(), sign, self.world.reading())
         return self._engine(held, self.store.pinned(no).plan, self.store.load(no))
 
     def _engine(self, held: Any, plan: Any, at: Checkpoint) -> Engine:

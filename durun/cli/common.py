@@ -43,6 +43,14 @@ def alive_in(path: str) -> Any:
     return lambda place: driver_alive(folder, place)
 
 
+def last_sign_in(path: str) -> Any:
+    """The last sign of life that the driver of a place left."""
+    from durun.effects.locks import last_sign
+
+    folder = folder_of(path)
+    return lambda place: last_sign(folder, place)
+
+
 def document(file: File, no: int) -> dict[str, Json]:
     """A run as `show --json` has it."""
     from durun.render import document

@@ -43,9 +43,13 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
     for _ in range(3):  # a driver may come or go between the look and the act
         if _left_to_driver(file, no, "cancel", {"grace": ms}):
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
+            if read.summary(file, no, alive_in(file.path)).reason == "not_stopped":
+                break
         if read.summary(file, no, alive_in(file.path)).status in read.ENDED or _cancel_here(db, no, ms):
             break
     after = read.summary(file, no, alive_in(file.path))
+    if after.reason == "not_stopped":
+        return _shown(file, no, json)
     if after.status not in read.ENDED:
         raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
     if after.status != "cancelled":
@@ -72,7 +76,8 @@ def _cancel_here(db: str | None, no: int, grace: int) -> bool:
         except Held:
             return False
         engine.hold = True
-        if engine.at.run.cancel is None and engine.at.run.ended_at is None:
+        again = engine.at.run.cancel is None or engine.at.run.reason == "not_stopped"
+        if again and engine.at.run.ended_at is None:
             engine.move(Cancel(grace, person()))
         if engine.at.run.ended_at is None:
             engine.drive()

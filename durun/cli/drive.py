@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, on_terminal, opened, person, where
+from durun.cli.common import alive_in, document, exit_of, last_sign_in, on_terminal, opened, person, where
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
@@ -224,13 +224,21 @@ def _utf8(text: str, what: str) -> str:
 
 def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Run, Json]:
     """The run before its first move, with the first values of its vars and the types they keep."""
-    from durun.plan.schema import kind
+    from durun.machine.clock import allowance
+    from durun.plan.schema import kind, validate
 
     now = real_world().now()
     try:
         first = Evaluator().value(plan["vars"], {"input": values})
     except ExpressionError as e:
         raise PlanRefused(f"the first values of vars: {e}") from None
+    problem = validate(plan["vars_schema"], first) if "vars_schema" in plan else None
+    if problem is not None:
+        raise PlanRefused(f"the first values of vars do not fit vars_schema: {problem}")
+    try:
+        allowance(plan, Evaluator(), {"input": values})
+    except ExpressionError as e:
+        raise PlanRefused(f"the timeout of the run: {e}") from None
     types = {name: "any" if value is None else kind(value) for name, value in first.items()}
     id = id or "".join(LETTERS[b % len(LETTERS)] for b in os.urandom(10))
     run = Run(
@@ -333,6 +341,7 @@ class DriverProcess:
             raise
         self.store = Store(self.file)
         self.alive = alive_in(path)
+        self.last_sign = last_sign_in(path)
         self.identity = Driver(self.commands.place, os.getpid(), self.world.boot, os.uname().nodename)
         self._deliverer: Any = None
 
@@ -361,6 +370,12 @@ class DriverProcess:
 
         while somebody_is_here() and asked_here(engine):
             engine.drive(wait=wait)
+
+    def _moment(self) -> Any:
+        from durun.machine.events import Moment
+
+        w = self.world
+        return Moment(w.now(), w.clock(), w.boot, self.commands.place, w.draw(), w.reading())
 
     def go_on(
         self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any"
@@ -435,7 +450,9 @@ class DriverProcess:
     def take(self, no: int, *, to_drive: bool = False) -> Engine:
         """The engine of a run that this process holds from now on, until `let_go`. Raises Held, and with `to_drive` NeedsPerson
         where the whole file is held."""
-        held = self.store.take_over(no, self.identity, self.alive, self.world.now(), to_drive=to_drive)
+        held = self.store.take_over(
+            no, self.identity, self.alive, self.world.now(), self.last_sign, self.world.reading(), to_drive=to_drive
+        )
         self.keep = True
         pinned = self.store.pinned(no)
         try:
@@ -556,7 +573,7 @@ def preload(plan: Plan, *, draws: bool = False) -> None:
         importlib.import_module("durun.effects.http")
     if needs_cel(plan):
         importlib.import_module("durun.plan.cel")
-    if any(state["kind"] == "plan" or _has_schema(state) for state in states_of(plan)):
+    if "vars_schema" in plan or any(state["kind"] == "plan" or _has_schema(state) for state in states_of(plan)):
         from durun.plan import schema
 
         schema.fault({})  # loads its library

@@ -1,7 +1,7 @@
 """Which boot of the machine this is, and its clocks.
 
 A pid, a lock and a note that was not synced mean something in one boot only. `boot_id` is the same in a container after its
-restart; the clock counts suspend and cannot be set.
+restart; neither clock can be set: one counts suspend, the other stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ def boot_id() -> str:
 def boot_ms() -> int:
     """Milliseconds since this boot, suspend counted."""
     return int(time.clock_gettime(_CLOCK) * 1000)
+
+
+def awake_ms() -> int:
+    """Milliseconds since this boot, suspend not counted."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def host() -> str:

@@ -15,6 +15,8 @@ Rules:
 - a disk that is full or fails and a resource that is short are no fault of the command: the first is reported as such, the second
   waits for a command to end
 - an end that cannot be noted is told all the same: the driver, which lives, can commit it
+- timeouts and silences are measured by the clock that stands still while the machine sleeps; when a command was begun is noted
+  by the one that does not, since the start of a process is told by it
 - without a driver it goes on until its last command has ended, looking at the control file five times a second
 
 Started as: keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
@@ -343,7 +345,7 @@ class Keeper:
             if token not in self.jobs:
                 for file in files:
                     self.give_back(file)
-        self.journal.note_if_it_can_be("begun", token, pid, before, clock())
+        self.journal.note_if_it_can_be("begun", token, pid, before, clock(), time.monotonic())
         if "stop" in request:
             self.go_on_to_stop(self.jobs[token], *request["stop"])
 
@@ -459,6 +461,7 @@ class Keeper:
             out.name if sizes[0] else "", err.name if sizes[1] else "", *sizes, crc,
             "%d.json" % job.request["n"], *file_sum(job.request["data"]), int((time.monotonic() - job.begun) * 1000),
             int(bool(job.status) and self.little_room()),
+            int(time.monotonic() * 1000),
         )  # fmt: skip
         self.answer(said)
         for file in job.files:

@@ -1,6 +1,7 @@
 """Whether a driver lives: its lock is asked, never a pid.
 
-Asked with a shared lock that is let go at once, so that nobody who takes the lock honestly is refused for it.
+Asked with a shared lock that is let go at once, so that nobody who takes the lock honestly is refused for it. In its lock file a
+driver leaves signs of life (its boot, and that boot's clock without suspend): how far its time counts, not whether it lives.
 """
 
 from __future__ import annotations
@@ -12,6 +13,16 @@ import os
 def driver_alive(folder: str, place: str | None) -> bool:
     """Whether the driver of a place lives: whether its lock is held."""
     return place is not None and locked(os.path.join(folder, place, "lock"))
+
+
+def last_sign(folder: str, place: str) -> tuple[str, int] | None:
+    """(boot, reading) of the last sign that the driver of a place gave; None where none can be read."""
+    try:
+        with open(os.path.join(folder, place, "lock"), "rb") as f:
+            reading, boot = f.read(200).decode("ascii").split()
+        return boot, int(reading)
+    except (OSError, ValueError):
+        return None
 
 
 def locked(path: str, *, by_anybody: bool = False) -> bool:

@@ -51,6 +51,7 @@ class Begun(NamedTuple):
     out: str
     err: str
     alive: str = ""  # what is touched as a sign of life
+    awake: float | None = None  # s since boot at the spawn, suspend not counted
 
 
 Noted = Nothing | Begun | End | NoStart
@@ -149,10 +150,11 @@ class Notes:
         for words in self._said(token):
             match words[0], noted:
                 case "about", _:
-                    noted = Begun(token, None, 0.0, 0.0, *words[2:5])
+                    noted = Begun(token, None, 0.0, 0.0, words[2], words[3], words[4])
                 case "begun", _:
-                    files = noted[4:] if isinstance(noted, Begun) else ("", "")
-                    noted = Begun(token, int(words[2]), float(words[3]), float(words[4]), *files)
+                    before = noted if isinstance(noted, Begun) else Begun(token, None, 0.0, 0.0, "", "")
+                    awake = float(words[5]) if len(words) > 5 else None
+                    noted = before._replace(pid=int(words[2]), before=float(words[3]), after=float(words[4]), awake=awake)
                 case "not_yet", _:
                     noted = Nothing()
                 case (("ended" | "nostart"), _):
@@ -192,6 +194,26 @@ class Notes:
                 there = None
             found.append(0 if there is None else there.st_mtime_ns if name == begun.alive else there.st_size)
         return tuple(found)
+
+    def living(self, begun: Begun, key: str) -> list[int]:
+        """Pids of what lives of a begun command's group, as far as this system can tell."""
+        if not self.group_alive(begun, key):
+            return []
+        if begun.pid is None:
+            return sorted(_with_key(key))
+        members = _group(begun.pid)
+        return [begun.pid] if members is None else sorted(m[0] for m in members if m[1] not in "ZX")
+
+    def still_keeper(self) -> int | None:
+        """The pid of the keeper of this place, where it lives and stands still."""
+        pid = next((int(words[2]) for words in self._said("")), None)
+        if pid is None or not self.keeper_alive() or not self.pids_count():
+            return None
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as f:
+                return pid if f.read().rpartition(b")")[2].split()[0] in (b"T", b"t") else None
+        except OSError:
+            return None
 
     def ask_stop(self, begun: Begun, key: str, steps: list[tuple[str, int]], why: str) -> None:
         """Has a command stopped: by its keeper, or where that is dead, by the signal itself once it is sure whose it is."""

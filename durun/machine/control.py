@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durun.errors import NotPossible, PlanRefused
-from durun.machine import doubt, walk
+from durun.machine import clock, doubt, stopping, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
@@ -17,7 +17,7 @@ def cancel(d: Draft, event: Cancel) -> None:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
     if run.undoing is not None:
         raise NotPossible(f"run {run.id} compensates: what it undoes is not cut short; `durun show {run.id}` says what is left")
-    if run.cancel is None:
+    if run.cancel is None or stopping.is_over(run):
         d.tell("cancel_asked", None, None, by=event.by)
     then = {"then": "compensate"} if event.compensate or (run.cancel or {}).get("then") else {}
     d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now, **then})
@@ -39,6 +39,8 @@ def pause(d: Draft, event: Pause) -> None:
         raise NotPossible(f"run {run.id} is paused already: `durun resume {run.id}` goes on")
     d.set_run(status=Status.PAUSED, reason=event.reason or None, paused_at=d.moment.now, updated_at=d.moment.now)
     d.tell("paused", None, None, by=event.by, reason=event.reason)
+    for p in d.positions():
+        clock.anchor(d, p)
 
 
 def take_up(d: Draft, event: TakeUp) -> None:
@@ -50,7 +52,7 @@ def take_up(d: Draft, event: TakeUp) -> None:
         d.set_run(status=Status.RUNNING, paused_at=None)
         d.tell("resumed", None)
         for p in d.positions():
-            _thaw(d, p, run.paused_at or d.moment.now)
+            clock.thaw(d, p)
         return
     if run.status is not Status.FAILED:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
@@ -61,6 +63,7 @@ def take_up(d: Draft, event: TakeUp) -> None:
             f" `durun resume {run.id} --from STATE` begins at a state of its plan"
         )
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
+    clock.fresh(d)
     d.tell("resumed", failed)
     walk.take_up(d, failed)
 
@@ -80,6 +83,7 @@ def _take_up_from(d: Draft, state: str) -> None:
             f" `durun resume {run.id}` finds out or asks; nothing was changed"
         )
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
+    clock.fresh(d)
     d.tell("resumed", failed, None, to=state)
     for p in d.positions():
         if p.scope:
@@ -89,11 +93,3 @@ def _take_up_from(d: Draft, state: str) -> None:
 
 def _may_have_happened(d: Draft, p: Position) -> bool:
     return p.effect is not None and (p.unsure or d.effect(p.effect).status in (NOT_CERTAIN, IN_DOUBT))
-
-
-def _thaw(d: Draft, p: Position, paused_at: int) -> None:
-    """A timer that stood still while the run was paused goes on with what it had left."""
-    if p.due is None or p.length is None:
-        return
-    left = max(0, p.due - max(paused_at, p.set_at or 0))  # what was set during the pause has lost nothing
-    d.put(p._replace(due=d.moment.now + left, length=left, set_at=d.moment.now, boot=d.moment.boot, clock=d.moment.clock))

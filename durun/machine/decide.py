@@ -20,7 +20,8 @@ The core owns what happens next and whether something is allowed; the edge owns 
 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
 that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
-says what `undo` makes of it. What is not in the table raises NotPossible, and then nothing has changed.
+says what `undo` makes of it. TimeOver, RanOn, Rebooted and NotStopped speak of the run as a whole. What is not in the table raises
+NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import asks, control, doubt, request, signals, undo, walk
+from durun.machine import asks, clock, control, doubt, request, signals, stopping, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
     Alive,
@@ -46,11 +47,15 @@ from durun.machine.events import (
     Moved,
     NextUndo,
     NothingOwed,
+    NotStopped,
     Pause,
+    RanOn,
+    Rebooted,
     Resolve,
     Settle,
     Signal,
     TakeUp,
+    TimeOver,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
 from durun.machine.scope import path_of
@@ -60,6 +65,7 @@ from durun.plan.canonical import Plan
 def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause | None = None) -> Move:
     """The first move of a run: from its start to the first thing it has to wait for; with `pause` it begins paused."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
+    clock.fresh(d)
     d.tell("started", None, None, input=run.input, vars=run.vars)
     d.put(Position("", plan["start"], 0, Phase.READY, target=plan["start"], entered_at=moment.now))
     d.todo.append("")
@@ -67,12 +73,14 @@ def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause
     d.settle_status()
     if pause is not None and d.run.status not in TERMINAL:
         control.pause(d, pause)
+    clock.settle(d)
     return d.move
 
 
 def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluate: Evaluate) -> Move:
     """The rows that change and the effects to begin. Raises NotPossible, and then nothing has changed."""
     d = Draft(plan, at, moment, evaluate)
+    clock.count(d, event)
     match event:
         case Cancel():
             control.cancel(d, event)
@@ -80,6 +88,14 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             control.pause(d, event)
         case TakeUp():
             control.take_up(d, event)
+        case TimeOver():
+            stopping.time_over(d)
+        case NotStopped():
+            stopping.not_stopped(d, event)
+        case RanOn():
+            clock.ran_on(d, event.effect)
+        case Rebooted():
+            clock.rebooted(d)
         case Resolve() if d.run.undoing is not None:
             undo.resolve(d, event)
         case Resolve():
@@ -101,6 +117,7 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
     walk.run_on(d)
     d.settle_status()
     signals.left_over(d)
+    clock.settle(d)
     return d.move
 
 

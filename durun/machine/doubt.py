@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import fan, poll, request, retry, timer, undo, walk
+from durun.machine import clock, fan, poll, request, retry, stopping, timer, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
@@ -28,7 +28,7 @@ def idempotent(d: Draft, p: Position) -> bool:
         return word
     assert p.effect is not None
     first = d.effect(p.effect).first_at
-    return first is None or d.moment.now - first <= word
+    return first is None or 0 <= d.moment.now - first <= word  # a clock that was set back proves nothing
 
 
 def _doubtful(d: Draft, p: Position) -> None:
@@ -130,7 +130,8 @@ def ask(d: Draft, p: Position) -> None:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)
     asking = d.new_effect(p, "probe", effect.key, frozen)
-    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=d.moment.now if asking.status == "waiting" else None))
+    due = d.moment.now if asking.status == "waiting" else None
+    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=due, asked_since=d.run.driven))
 
 
 def ask_again(d: Draft, p: Position) -> None:
@@ -232,7 +233,7 @@ def _probe_again(d: Draft, p: Position, event: Ended | Answered | CouldNotStart)
     wait = retry.delay(rules[at], asked.attempt, d.moment.draw)
     if isinstance(event, Answered):
         wait = max(wait, request.asked_to_wait(request.what_came(event), d.moment.now))
-    if not retry.allowed(rules[at], asked.attempt, d.moment.now - asked.intended_at, wait):
+    if not retry.allowed(rules[at], asked.attempt, d.run.driven - p.asked_since, wait):
         return False
     d.put_effect(asked._replace(status="waiting", attempt=asked.attempt + 1, boot=None, place=None))
     d.put(walk.timed(d, p, d.moment.now + wait, wait))
@@ -253,6 +254,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
     if p.phase is Phase.FAILED:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
         fan.put_right(d, p.scope)
+        clock.fresh(d)
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
@@ -295,6 +297,8 @@ def withdraw(d: Draft) -> None:
 
 def cancelled(d: Draft) -> None:
     """Once nothing of the run is under way any more it is cancelled, and nothing of it begins after this."""
+    if stopping.is_over(d.run):
+        return stopping.ended(d)
     withdraw(d)
     if any(under_way(d, p) for p in d.positions()) or undo.after_cancel(d):
         return

@@ -319,6 +319,8 @@ class Draft:
                 status, reason = (Status.BLOCKED, "undo_failed") if failed else (Status.COMPENSATING, None)
         else:
             status, reason = status_of(self.positions())
+        if run.cancel is not None and "pids" in run.cancel:
+            status, reason = Status.BLOCKED, "not_stopped"
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)
 
 

@@ -17,6 +17,7 @@ class Moment(NamedTuple):
     boot: str
     place: str | None  # None: nobody drives on, so a new intent is left waiting
     draw: float  # in [0, 1)
+    awake: int | None = None  # ms of the boot's clock, suspend not counted; None: as `clock`
 
 
 class Go(NamedTuple):
@@ -45,6 +46,7 @@ class Ended(NamedTuple):
     left: tuple[int, ...] = ()  # pids it left behind
     secret: str = ""  # the secret whose value is in its output
     low: bool = False  # it failed, and less than 16 MiB was free on the disk of its logs then
+    at: int | None = None  # where another driver began it: when it ended, by the clock of its boot without suspend
 
 
 class CouldNotStart(NamedTuple):
@@ -131,6 +133,27 @@ class Pause(NamedTuple):
     reason: str = ""
 
 
+class TimeOver(NamedTuple):
+    """The time that the plan gives the run is over."""
+
+
+class RanOn(NamedTuple):
+    """A command that a dead driver began is alive: it ran all the time in which nobody drove."""
+
+    effect: int
+
+
+class Rebooted(NamedTuple):
+    """Somebody drives in another boot than the one in which waits were set."""
+
+
+class NotStopped(NamedTuple):
+    """What was to be stopped lives on after the last signal. `keeper`: the pid of its keeper, where that stands still."""
+
+    pids: tuple[int, ...]
+    keeper: int | None = None
+
+
 class Resolve(NamedTuple):
     """A person settles a doubt. how: happened | retry | fail | undone; `effects`: those whose undo had failed."""
 
@@ -199,5 +222,9 @@ Happening = (
     | Compensate
     | NextUndo
     | NothingOwed
+    | TimeOver
+    | RanOn
+    | Rebooted
+    | NotStopped
     | Word
 )

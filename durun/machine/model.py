@@ -43,6 +43,7 @@ KINDS = (
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
     "undone", "undo_failed", "undo_not_needed", "compensated", "asked", "answered", "listening", "signal", "taken", "signals_left",
+    "time_over",
 )  # fmt: skip
 
 
@@ -99,9 +100,12 @@ class Position(NamedTuple):
     boot: str | None = None  # and in which boot,
     clock: int | None = None  # at which reading of its clock that counts suspend: ms
     entered_at: int = 0
+    since: int = 0  # the run's driven time when it was entered or taken up: what `max_elapsed` counts from
+    asked_since: int = 0  # PROBING: the same, when the probe was first asked
     round: int = 0  # of a poll
     streak: int = 0  # how often in a row its condition held
     until: int | None = None  # when no further round may begin: UTC ms
+    window: Json = None  # of a poll: [length, boot, clock] as they were when `until` was set
     unsure: bool = False  # an earlier attempt of this visit may have happened
     cause: Json = None  # PROBING, LOST, DOUBT: the error that left the doubt, where there was one
     nth: int | None = None  # which branch or item this is, in the order of its container
@@ -252,6 +256,11 @@ class Run(NamedTuple):
     undoing: Json = None  # {by, failed} while it compensates
     pivot: str | None = None  # the point of no return it has passed
     paused_at: int | None = None
+    driven: int = 0  # ms in which it was driven or its commands ran, as far as that is known
+    awake: int | None = None  # the reading from which its time counts on; None: it does not count now
+    awake_boot: str | None = None  # in this boot
+    gap: Json = None  # [boot, from, to]: readings between which nobody drove, in which its commands may have run on
+    over_at: int | None = None  # the driven time at which the run's own timeout is over
     next_effect: int = 1
     next_signal: int = 1
     updated_at: int = 0

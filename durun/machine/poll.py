@@ -4,7 +4,9 @@ Rules:
 - one visit and one row of the effect log; the attempt number is the round's
 - `assign` is done after each round, the next request is rendered from what it left
 - a round that ended in an error, or in doubt, counts as "not yet" and ends the row of times in a row
-- no round begins after the end of `for`; as soon as none fits any more the error is `timeout`, and it has the last answer
+- no round begins after the end of `for`, which keeps its length as a wait does; as soon as none fits any more the error is
+  `timeout`, and it has the last answer
+- taken up again after it failed it has all of `for` before it, and goes on with the next round
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import request, walk
+from durun.machine import clock, request, walk
 from durun.machine.draft import Draft
 from durun.machine.model import Phase, Position
-from durun.machine.outcome import IN_DOUBT, Outcome
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE, Outcome
 
 Json = Any
 
@@ -30,8 +32,8 @@ def key_of(d: Draft, p: Position, round: int) -> str:
 
 def begin(d: Draft, p: Position) -> Position:
     """The position at its first round, with the time at which no further round may begin."""
-    lasts = _length(d, p, "lasts")
-    return p._replace(round=1, streak=0, until=d.moment.now + lasts)
+    until, window = clock.window(d, _length(d, p, "lasts"))
+    return p._replace(round=1, streak=0, until=until, window=window)
 
 
 def _length(d: Draft, p: Position, word: str) -> int:
@@ -78,44 +80,69 @@ def answered(d: Draft, p: Position, output: Json) -> str | None:
 
 def _next_round(d: Draft, p: Position, output: Json) -> str | None:
     """Waits for the next round, with its key and request frozen now."""
-    assert p.effect is not None
-    effect = d.effect(p.effect)
     try:
         every = _length(d, p, "every")
         if d.state(p)["kind"] == "http":
             every = max(every, request.asked_to_wait(output, d.moment.now))
-        if p.until is None or d.moment.now + every > p.until:
+        if every > clock.window_left(d, p):
             return _out_of_time(d, p, output)
-        key = key_of(d, p, p.round + 1)
-        names = d.names(p.scope, visit=p.visit, key=key)
-        frozen = walk.render(d, d.state(p)["act"], names, capture="output" in d.state(p))
+        stands = _round(d, p, p.round + 1)
     except ExpressionError as e:
         return walk.done_but(d, p, "expression", str(e))
-    stands = p._replace(phase=Phase.DELAYED, round=p.round + 1, doubts=0, asking=None, cause=None)
     d.put(walk.timed(d, stands, d.moment.now + every, every))
-    d.put_effect(
-        effect._replace(
-            status="waiting",
-            key=key,
-            request=frozen,
-            attempt=p.round + 1,
-            first_at=None,
-            boot=None,
-            place=None,
-            error=None,
-        )
-    )
     return None
 
 
-def _out_of_time(d: Draft, p: Position, output: Json) -> str | None:
+def _round(d: Draft, p: Position, round: int) -> Position:
+    """The intent of a round, left waiting: its key and request are frozen now. Raises ExpressionError."""
     assert p.effect is not None
+    key = key_of(d, p, round)
+    names = d.names(p.scope, visit=p.visit, key=key)
+    request = walk.render(d, d.state(p)["act"], names, capture="output" in d.state(p))
+    fresh = {"key": key, "request": request, "attempt": round, "first_at": None, "boot": None, "place": None, "error": None}
+    d.put_effect(d.effect(p.effect)._replace(status="waiting", **fresh))
+    return p._replace(phase=Phase.DELAYED, round=round, doubts=0, asking=None, cause=None)
+
+
+def is_over(d: Draft, p: Position) -> bool:
+    """Whether the time of a poll was over before a round that waited could begin. The first one begins whenever it can."""
+    return "poll" in d.state(p) and p.round > 1 and clock.window_left(d, p) < 0
+
+
+def late(d: Draft, p: Position) -> str | None:
+    """A round that waited never begins: the effect stands as the round before left it."""
+    assert p.effect is not None
+    effect = d.effect(p.effect)
+    done = effect.exit in d.state(p).get("expect", [0])
+    how = DONE if done else NOT_DONE if effect.exit is not None else IN_DOUBT
+    d.put_effect(effect._replace(status=how, attempt=p.round - 1))
+    return _out_of_time(d, p._replace(round=p.round - 1))
+
+
+def taken_up(d: Draft, p: Position) -> str | None:
+    """A person resumes a run whose poll failed: the next round now, and all of `for` before it."""
+    assert p.effect is not None
+    try:
+        until, window = clock.window(d, _length(d, p, "lasts"))
+        effect = d.effect(p.effect)
+        begun = effect.status != "withdrawn"
+        stands = _round(d, p._replace(until=until, window=window, streak=0), effect.attempt + begun)
+    except ExpressionError as e:
+        return walk.done_but(d, p, "expression", str(e))
+    walk.begin_waiting(d, d.put(stands))
+    return None
+
+
+def _out_of_time(d: Draft, p: Position, output: Json = None) -> str | None:
+    """No round fits any more; the error has the last answer."""
+    assert p.effect is not None
+    answer = d.effect(p.effect)
     error = {
         "name": "timeout",
         "message": f"what was polled for did not come in time, in {p.round} rounds",
         "state": p.state,
         "visit": p.visit,
         "attempt": p.round,
-        "output": output,
+        "output": output if output is not None else answer.output if answer.has_output else None,
     }
     return walk.after_error(d, p, error, None)

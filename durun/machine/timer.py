@@ -14,11 +14,17 @@ from durun.machine.model import Position
 def left(p: Position, now: int, clock: int, boot: str) -> int:
     """Milliseconds until a position is due."""
     assert p.due is not None
-    if p.length is None:
-        return p.due - now
-    if p.boot == boot and p.clock is not None:
-        return p.length - (clock - p.clock)
-    return min(p.due - now, p.length)
+    return remaining(p.due, p.length, (p.boot, p.clock), (now, clock, boot))
+
+
+def remaining(due: int, length: int | None, was: tuple[str | None, int | None], at: tuple[int, int, str]) -> int:
+    """The same of a time that was set at a reading `was` of a boot and its clock; `at` is (now, clock, boot)."""
+    now, clock, boot = at
+    if length is None:
+        return due - now
+    if was[0] == boot and was[1] is not None:
+        return min(length, length - (clock - was[1]))
+    return min(due - now, length)
 
 
 def left_when(p: Position, paused_at: int | None, now: int, clock: int, boot: str) -> int:

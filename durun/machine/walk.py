@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import asks, doubt, fan, poll, request, retry, secrets, signals, undo
+from durun.machine import asks, clock, doubt, fan, poll, request, retry, secrets, signals, stopping, undo
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft, reason_of
 from durun.machine.events import CouldNotStart, Ended
@@ -21,7 +21,7 @@ from durun.machine.outcome import (
     output_of,
 )
 from durun.plan.canonical import ENDS, Act, State
-from durun.plan.schema import kind
+from durun.plan.schema import kind, validate
 
 Json = Any
 MOVES = 1000  # states passed through in one move before it is committed
@@ -37,7 +37,7 @@ def run_on(d: Draft) -> None:
         while d.todo and budget > 0:
             scope = d.todo.pop(0)
             p = d.found(scope)
-            if p is not None and p.phase is Phase.READY and d.run.status not in TERMINAL:
+            if p is not None and p.phase is Phase.READY and d.run.status not in TERMINAL and d.run.cancel is None:
                 budget = walk(d, scope, p.target or "", budget)
         fan.refill(d)
 
@@ -65,7 +65,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     floor = _floor(d, scope)
     visit = max(before.visits, floor) + 1
     d.put_row(StateRow(scope, name, visits=visit, peak=before.peak))
-    p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now)
+    p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven)
     if stood is not None:  # what belongs to the branch, the item or the child stays with it
         p = p._replace(nth=stood.nth, vars=stood.vars, error=stood.error, child=stood.child, stopping=stood.stopping)
     d.put(p)
@@ -167,10 +167,15 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
     if target is None:
         return
     if d.run.cancel is not None:
+        if stopping.is_over(d.run):  # where it would have gone is where it is taken up
+            d.put(d.position(scope)._replace(phase=Phase.READY, target=target, effect=None, asking=None))
         return doubt.cancelled(d)
     p = d.position(scope)
     if p.stopping and target not in ENDS:
         return fan.stopped(d, p)
+    if stopping.has_no_time(d.run):
+        d.put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None))
+        return stopping.time_over(d)
     d.go(scope, target)
 
 
@@ -262,6 +267,8 @@ def begin_waiting(d: Draft, p: Position) -> None:
         d.put(_untimed(p)._replace(due=d.moment.now if asking.status == "waiting" else None))
     else:
         assert p.effect is not None
+        if poll.is_over(d, p):
+            return follow(d, p.scope, poll.late(d, p))
         d.issue(d.effect(p.effect))
         d.put(issued(d, p._replace(cause=None)))
 
@@ -270,9 +277,10 @@ def again(d: Draft, p: Position, **effect_changes: Json) -> None:
     """Another attempt of the same effect, now: same key, same request, counted on."""
     assert p.effect is not None
     effect = d.effect(p.effect)
-    d.issue(effect._replace(attempt=effect.attempt + 1, ended_at=None, error=None, exit=None, **effect_changes))
+    attempt = effect.attempt + (effect.first_at is not None)  # one that was never begun is not counted
+    d.issue(effect._replace(attempt=attempt, ended_at=None, error=None, exit=None, **effect_changes))
     d.put(issued(d, p._replace(asking=None, cause=None)))
-    d.tell("again", p, effect.attempt + 1)
+    d.tell("again", p, attempt)
 
 
 def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
@@ -417,6 +425,10 @@ def assign(d: Draft, p: Position, wanted: dict[str, Json], **more: Json) -> dict
         kept = types.get(name, "any")
         if kept not in ("any", kind(value)):
             raise AssignError("vars_invalid", f"vars.{name} keeps the type of its first value, {kept}: not {kind(value)}")
+    schema = scopes.plan_of(d.plan, p.scope).get("vars_schema")
+    problem = None if schema is None else validate(schema, {**d.vars(p.scope), **values})
+    if problem is not None:
+        raise AssignError("vars_invalid", f"the vars would not fit vars_schema: {problem}")
     d.set_vars(p.scope, values)
     return values
 
@@ -482,7 +494,7 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
     wait = retry.delay(rules[at], failures, d.moment.draw)
     if error["name"].startswith("http:"):
         wait = max(wait, request.asked_to_wait(error.get("output"), d.moment.now))
-    if not retry.allowed(rules[at], failures, d.moment.now - p.entered_at, wait):
+    if not retry.allowed(rules[at], failures, clock.elapsed(d, p), wait):
         return False
     counts = (*p.failures[:at], failures, *p.failures[at + 1 :])
     due = d.moment.now + wait
@@ -558,7 +570,8 @@ def _named(scope: str) -> str:
 
 def take_up(d: Draft, p: Position) -> None:
     """A state whose error ended its scope, with a fresh budget: again what may be repeated, else a person is asked."""
-    p = d.put(p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None, entered_at=d.moment.now))
+    p = p._replace(failures=(0,) * len(p.failures), doubts=0, cause=None, asking=None)
+    p = d.put(p._replace(entered_at=d.moment.now, since=d.run.driven))
     if p.target is not None:
         return d.go(p.scope, p.target)
     what = d.state(p)["kind"]
@@ -569,6 +582,8 @@ def take_up(d: Draft, p: Position) -> None:
     if p.effect is None:
         p = d.put(p._replace(phase=Phase.READY, target=p.state))
         return follow(d, p.scope, begin_state(d, p))
+    if "poll" in d.state(p):
+        return follow(d, p.scope, poll.taken_up(d, p))
     how = d.effect(p.effect).status
     if how == DONE and not doubt.idempotent(d, p):
         return doubt.block(d, p)

@@ -216,6 +216,8 @@ class Plan(TypedDict):
     description: NotRequired[str]
     input: dict[str, Input]
     vars: dict[str, Template]
+    vars_schema: NotRequired[Json]  # a JSON Schema of all vars
+    timeout: NotRequired[int | str]  # of the run
     pins: Pins
     secrets: NotRequired[list[Secret]]
     output: NotRequired[Template]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cel_expr_python import cel as _cel
@@ -138,9 +139,26 @@ def _functions() -> list[Any]:
     ]
 
 
-def _environment() -> Any:
+def _environment(known: dict[str, Any] | None = None) -> Any:
     extensions = [ext_optional.ExtOptional(), ext_strings.ExtStrings(), ext_math.ExtMath()]
-    return _cel.NewEnv(variables=dict.fromkeys(NAMES, _cel.Type.DYN), extensions=extensions, functions=_functions())
+    variables = {**dict.fromkeys(NAMES, _cel.Type.DYN), **(known or {})}
+    return _cel.NewEnv(variables=variables, extensions=extensions, functions=_functions())
+
+
+@lru_cache(maxsize=256)
+def _typed(known: tuple[tuple[str, str], ...]) -> Any:
+    types = {"string": _cel.Type.STRING, "boolean": _cel.Type.BOOL}
+    return _environment({path: types[kind] for path, kind in known})
+
+
+GIVES = {
+    "BOOL": "boolean", "INT": "integer", "DOUBLE": "number", "STRING": "string", "NULL": "null", "LIST": "array", "MAP": "object",
+}  # fmt: skip
+
+
+def gives(program: Any) -> str | None:
+    """JSON Schema's word for what a program gives, where that is certain."""
+    return GIVES.get(str(program.return_type()).partition("<")[0])
 
 
 ENVIRONMENT = _environment()
@@ -154,11 +172,14 @@ class Fault(NamedTuple):
     offset: int
 
 
-def compile(source: str, read: Read) -> Any | list[Fault]:
-    """A program; or what is wrong with the source, each fault with its place in it."""
+def compile(source: str, read: Read, known: tuple[tuple[str, str], ...] = ()) -> Any | list[Fault]:
+    """A program; or what is wrong with the source, each fault with its place in it.
+
+    `known`: paths and their types (string, boolean), for a compilation that is only to be looked at.
+    """
     text = guarded(source, read.walks)
     try:
-        return ENVIRONMENT.compile(text.text)
+        return (_typed(known) if known else ENVIRONMENT).compile(text.text)
     except TROUBLE as e:
         message = str(e)
     placed: dict[int, Fault] = {}

@@ -481,10 +481,10 @@ def _warnings(data: dict[str, Json]) -> Iterator[Found]:
         if "approval" in state:
             yield from _of_options((*at, "approval", "options"), mapping(state["approval"]).get("options"))
         repeatable = state.get("idempotent", http.may_be_repeated(state.get("http")) or default)
-        if ("run" in state or "http" in state) and not repeatable and "probe" not in state:
+        if ("run" in state or "http" in state) and not repeatable and not {"probe", "compensate"} & set(state):
             if any("in_doubt" in _as_list(mapping(catch).get("on")) for catch in catches):
                 continue
-            message = f"state `{name}` can neither be repeated nor probed: interrupted, it asks a person"
+            message = f"state `{name}` can neither be repeated, probed nor undone: interrupted, it asks a person"
             yield Found(at, message, key=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from durun.errors import ExpressionError
 from durun.plan.cel_data import DEEPEST, Unfit, fit_number, fit_text, handed
-from durun.plan.cel_syntax import NAMES, Path, Read, SyntaxFault
+from durun.plan.cel_syntax import KEPT, NAMES, Path, Read, SyntaxFault
 
 Json = Any
 Names = Mapping[str, Json]
@@ -29,6 +29,7 @@ PLAIN = re.compile(r"\s*([a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*")
 NO_NAMES = {"true", "false", "null", "in"}
 # a secret alone in its braces: never worked out, its place is left open
 SECRET = re.compile(r"\s*secrets\.([A-Za-z_][A-Za-z0-9_]*)\s*")
+IDENTIFIER = re.compile(r"(?!(?:true|false|null|in)$)[A-Za-z_][A-Za-z0-9_]*")
 # what would answer for a stand-in of a large integer instead of failing
 BLIND = re.compile(r"\b(?:size|format)\b")
 
@@ -77,6 +78,8 @@ class Reading(NamedTuple):
     paths: list[Path]
     faults: list[tuple[str, int]]
     doubles: list[Path] = []  # noqa: RUF012 - never written to
+    bare: Path | None = None  # the whole expression is nothing but this
+    gives: str | None = None  # JSON Schema's word for its type, where it is certain
 
 
 # --- strings with holes ---
@@ -158,21 +161,43 @@ def _string_end(text: str, begins: re.Match[str]) -> int:
 # --- what check asks ---
 
 
-def inspect(source: str) -> Reading:
-    """Reads and compiles an expression; its faults in durun's words."""
+def inspect(source: str, declared: Callable[[Path], str | None] = lambda _: None) -> Reading:
+    """Reads and compiles an expression; its faults in durun's words. `declared`: string or boolean, where a path is just that."""
     try:
         read = Read(source)
     except SyntaxFault as e:
         return Reading([], [(e.message, e.offset)])
     known = [p for p in read.paths if p.names[0] in NAMES]
     faults = [(_unknown_name(p.names[0]), p.offset) for p in read.paths if p.names[0] not in NAMES]
-    if not faults and read.bare is None:
-        from durun.plan import cel
+    if read.bare is not None:
+        whole = known[0] if known and known[0].names == read.bare and not known[0].optional else None
+        return Reading(known, faults, read.doubles, whole)
+    if faults:
+        return Reading(known, faults, read.doubles)
+    from durun.plan import cel
 
-        compiled = cel.compile(source, read)
-        if isinstance(compiled, list):
-            faults = [(fault.message, fault.offset) for fault in compiled]
-    return Reading(known, faults, read.doubles)
+    compiled = cel.compile(source, read)
+    if isinstance(compiled, list):
+        return Reading(known, [(fault.message, fault.offset) for fault in compiled], read.doubles)
+    typed = _with_types(source, read, declared)
+    if isinstance(typed, list):
+        return Reading(known, [(fault.message, fault.offset) for fault in typed], read.doubles)
+    return Reading(known, [], read.doubles, gives=cel.gives(typed or compiled))
+
+
+def _with_types(source: str, read: Read, declared: Callable[[Path], str | None]) -> Any:
+    """The expression compiled with what is known of its paths: a program, its faults, or None where nothing is known.
+
+    Not where a path is only asked for: what is declared is there. To compare with null is an answer, whatever the type.
+    """
+    from durun.plan import cel
+
+    if any(path.optional for path in read.paths) or re.search(r"\bnull\b", source):
+        return None
+    named = [path for path in read.paths if all(IDENTIFIER.fullmatch(name) and name not in KEPT for name in path.names)]
+    known = {".".join(path.names): declared(path) for path in named}
+    types = tuple(sorted((path, kind) for path, kind in known.items() if kind is not None))
+    return cel.compile(source, read, types) if types else None
 
 
 def _nearest(name: str, there: Sequence[str]) -> list[str]:

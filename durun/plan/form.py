@@ -36,6 +36,10 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
             plan[word] = getattr(shaped, word)
     if shaped.description is not None:
         plan["description"] = shaped.description
+    if shaped.timeout is not None:
+        plan["timeout"] = shaped.timeout
+    if "vars_schema" in shaped.model_fields_set:
+        plan["vars_schema"] = shaped.vars_schema
     if "output" in shaped.model_fields_set:
         plan["output"] = shaped.output
     plan["version"] = shaped.version if shaped.version is not None else digest(plan)[:12]

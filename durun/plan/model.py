@@ -36,7 +36,7 @@ LATER_KINDS: tuple[str, ...] = ()
 EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
-        "vars_schema", "timeout", "limits", "group", "notify", "migrations", "on_drift", "affinity",
+        "limits", "group", "notify", "migrations", "on_drift", "affinity",
     ),
     "state": (
         *LATER_KINDS, "background", "limit",
@@ -599,6 +599,8 @@ class Plan(Shape):
     description: Maybe[Text] = None
     input: Values = {}
     vars: Values = {}
+    vars_schema: Annotated[Json, BeforeValidator(_something)] = None
+    timeout: Maybe[Limit] = None
     pins: Pins = Pins()
     secrets: list[Annotated[SecretOf, BeforeValidator(_secret)]] = []
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from durun.plan import http, model, schema
+from durun.plan import fits, http, model, schema
 from durun.plan.canonical import ENDS
 from durun.plan.expressions import SECRET, Hole, Path, Reading, SyntaxFault, inspect, split
 from durun.plan.form import input_of, schema_of, type_of
@@ -241,12 +241,28 @@ class Place(NamedTuple):
     level: Level
     bare: bool = False
     secrets: bool = False  # `${{ secrets.NAME }}` may stand here
+    wants: str = ""  # what fits here: a word of `fits`, or "vars" where the first key below names a var
+
+
+# what fits where, by the last word of a place
+WANTS = {
+    "run": fits.WORD, "env": fits.TEXT, "cwd": fits.TEXT, "timeout": fits.SPELT, "heartbeat": fits.SPELT, "key": fits.TEXT,
+    "wait": fits.SPELT, "message": fits.TEXT, "every": fits.SPELT, "for": fits.SPELT, "until": fits.TRUTH, "when": fits.TRUTH,
+    "if": fits.TRUTH, "assign": "vars",
+}  # fmt: skip
 
 
 def places(data: dict[str, Json]) -> Iterator[Place]:
+    """Every value that may hold an expression, with what fits there."""
+    for place in _places(data):
+        yield place._replace(wants=WANTS.get(str(place.path[-1]), ""))
+
+
+def _places(data: dict[str, Json]) -> Iterator[Place]:
     for level in levels(data):
         if level.outer is None:
             yield Place(("vars",), data.get("vars"), frozenset({"input"}), None, level)
+            yield Place(("timeout",), data.get("timeout"), frozenset({"input"}), None, level)
             for word in ("env", "cwd", "timeout", "heartbeat"):
                 given = mapping(data.get("defaults")).get(word)
                 yield Place(("defaults", word), given, ACTING, None, level, secrets=word == "env")
@@ -313,8 +329,22 @@ class Expressions:
         self.warnings: list[Found] = []
         self._data = data
         self._ended: dict[tuple[Where, bool], Ended] = {}
+        self._here: Place | None = None  # where the expression stands that is looked at
         for place in places(data):
-            self._value(place, place.path, place.value)
+            if place.wants == "vars":
+                for var, value in mapping(place.value).items():
+                    self._assigned(place, var, value)
+            else:
+                self._value(place, place.path, place.value)
+
+    def _assigned(self, place: Place, var: str, value: Json) -> None:
+        """A value that a var is to take: it must be able to keep the type of the first one."""
+        path = (*place.path, var)
+        if isinstance(value, str) and "${{" in value:
+            return self._value(place, path, value)
+        self._value(place, path, value)
+        if wrong := fits.no_var(var, self._kept(var), frozenset({schema.kind(value)}), "this value"):
+            self.faults.append(Found(path, wrong))
 
     def _value(self, place: Place, path: Where, value: Json) -> None:
         if isinstance(value, dict):
@@ -328,22 +358,27 @@ class Expressions:
                 said = "this is an expression already: leave `${{` and `}}` out"
                 self.faults.append(Found(path, said, value.index("${{")))
             else:
-                self._source(place, path, Hole(value, 0))
+                self._source(place, path, Hole(value, 0), alone=True)
         elif isinstance(value, str) and "${{" in value:
             try:
-                for part in split(value):
+                parts = split(value)
+                for part in parts:
                     if isinstance(part, Hole):
-                        self._source(place, path, part)
+                        self._source(place, path, part, alone=len(parts) == 1)
+                if len(parts) > 1 and place.wants == "vars":
+                    self._unfit_var(path, frozenset({"string"}), "this text", 0)
             except SyntaxFault as e:
                 self.faults.append(Found(path, e.message, e.offset))
 
-    def _source(self, place: Place, path: Where, hole: Hole) -> None:
+    def _source(self, place: Place, path: Where, hole: Hole, *, alone: bool) -> None:
+        """One expression; `alone`: it is the whole value, and gives it its type."""
         if (secret := SECRET.fullmatch(hole.source)) is not None:
             fault = self._secret(place, secret.group(1))
             if fault:
                 self.faults.append(Found(path, fault, hole.offset + secret.start(1)))
             return
-        reading = inspect(hole.source)
+        self._here, before = place, len(self.faults)
+        reading = inspect(hole.source, self._plain)
         for message, offset in reading.faults:
             self.faults.append(Found(path, message, hole.offset + offset))
         for read in reading.paths:
@@ -355,6 +390,47 @@ class Expressions:
                 self._not_ended(place, path, read, reading, at)
         if not reading.faults:
             self._doubles(place, path, hole, reading)
+        if len(self.faults) == before:
+            self._fits(place, path, hole, reading, alone=alone)
+
+    def _plain(self, read: Path) -> str | None:
+        """string or boolean, where a path is declared as just that: what CEL can be told. Numbers are not: 900 fits both."""
+        kinds = self._kinds(read) or frozenset()
+        return next((kind for kind in ("string", "boolean") if kinds == {kind}), None)
+
+    def _kinds(self, read: Path) -> fits.Kinds:
+        assert self._here is not None
+        declared, n = self._declared(self._here, read)
+        return fits.of_schema(types(declared, read.names[n:]))
+
+    def _kept(self, var: str) -> fits.Kinds:
+        """The types a var may have."""
+        first, more = type_of(mapping(self._data.get("vars")).get(var)), self._of_schema(var)
+        if "type" in first:
+            return frozenset({first["type"]})
+        return fits.of_schema(types(more, ()))
+
+    def _of_schema(self, var: str) -> Json:
+        """What vars_schema says of a var; {} where it says nothing for certain."""
+        whole = mapping(self._data.get("vars_schema"))
+        return mapping(mapping(whole.get("properties")).get(var)) if not OPEN_WORDS & set(whole) else {}
+
+    def _fits(self, place: Place, path: Where, hole: Hole, reading: Reading, *, alone: bool) -> None:
+        """A type that cannot fit where the value of an expression goes."""
+        kinds = self._kinds(reading.bare) if reading.bare else frozenset({reading.gives}) if reading.gives else None
+        what = f"`{'.'.join(reading.bare.names)}`" if reading.bare else "this expression"
+        at = hole.offset + (reading.bare.offset if reading.bare else len(hole.source) - len(hole.source.lstrip()))
+        if alone and place.wants == "vars":
+            return self._unfit_var(path, kinds, what, at)
+        wrong = fits.unfit(place.wants if alone else fits.TEXT, kinds, what)
+        if wrong:
+            self.faults.append(Found(path, wrong, at))
+
+    def _unfit_var(self, path: Where, kinds: fits.Kinds, what: str, at: int) -> None:
+        """`path` ends in the name of the var, or leads into an object or list that the var takes."""
+        n = path.index("assign") + 1
+        if len(path) == n + 1 and (wrong := fits.no_var(str(path[n]), self._kept(str(path[n])), kinds, what)):
+            self.faults.append(Found(path, wrong, at))
 
     def _secret(self, place: Place, name: str) -> str | None:
         """What is wrong with a secret that stands alone in its braces."""
@@ -416,11 +492,15 @@ class Expressions:
 
     def _declared(self, place: Place, read: Path) -> tuple[Json, int]:
         """What is known of the value at the first names of a path, and how many names those are."""
+        if (said := fits.given(read.names)) is not None:
+            return said
         match read.names:
             case ("input", name, *_):
                 return input_of(mapping(self._data.get("input")).get(name, {}))[0], 2
             case ("vars", name, *_):
-                return type_of(mapping(self._data.get("vars")).get(name)), 2
+                return {**self._of_schema(name), **type_of(mapping(self._data.get("vars")).get(name))}, 2
+            case ("output", *_) if place.state in place.level.states:
+                return schema_of(place.level.states[place.state]), 1
             case ("states", name, "output", *_):
                 return schema_of(self._state(place, name)[1]), 3
         return {}, len(read.names)
@@ -526,7 +606,7 @@ def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
 
 def misplaced(data: dict[str, Json]) -> Iterator[Found]:
     """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
-    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins", "secrets"):
+    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins", "secrets", "vars_schema"):
         yield from _braces((word,), data.get(word))
     defaults = mapping(data.get("defaults"))
     for word in ("retry", "idempotent", "shell"):
@@ -576,15 +656,32 @@ def _braces(path: Where, value: Json) -> Iterator[Found]:
 
 
 def schemas(data: dict[str, Json]) -> Iterator[Found]:
-    """Schemas that are none, and defaults that do not fit theirs."""
+    """Schemas that are none, and values that do not fit theirs."""
     for name, what in mapping(data.get("input")).items():
         short, default, required = input_of(what)
-        if problem := schema.fault(short):
-            yield Found(("input", name), f"input `{name}`: {problem}")
+        if problem := schema.placed_fault(short):
+            yield Found(("input", name, *problem[0]), f"input `{name}`: {problem[1]}")
         elif not required and (unfit := schema.validate(short, default)):
             yield Found(("input", name, "default"), f"the default of `{name}` does not fit it: {unfit}")
     for at, _, state in all_states(data):
         for word in ("output", "wait", "approval"):
             given = mapping(state.get(word))
-            if "schema" in given and (problem := schema.fault(input_of(given["schema"])[0])):
-                yield Found((*at, word, "schema"), problem)
+            if "schema" in given and (problem := schema.placed_fault(input_of(given["schema"])[0])):
+                yield Found((*at, word, "schema", *problem[0]), problem[1])
+    if data.get("vars_schema") is not None:
+        yield from _of_vars(data["vars_schema"], mapping(data.get("vars")))
+
+
+def _of_vars(given: Json, first: dict[str, Json]) -> Iterator[Found]:
+    """The schema of all vars, and first values that are known before a run begins and do not fit it."""
+    if not isinstance(given, dict):
+        yield Found(("vars_schema",), f"a schema of all vars is an object, not {model.shown(given)}")
+        return
+    if problem := schema.placed_fault(given):
+        yield Found(("vars_schema", *problem[0]), problem[1])
+        return
+    for name in mapping(given.get("properties")):
+        if name not in first:
+            yield Found(("vars_schema", "properties", name), f"`{name}` is none of the vars{nearest(name, first)}", key=True)
+    if not any(_braces((), first)) and (unfit := schema.validate(given, first)):
+        yield Found(("vars_schema",), f"the first values of vars do not fit it: {unfit}", key=True)

@@ -17,6 +17,7 @@ from durun.plan.data import clean, read_json
 from durun.plan.digest import canonical_text
 
 Json = Any
+Where = tuple[str | int, ...]
 DRAFTS = ("2020-12/schema", "2019-09/schema", "draft-07/schema", "draft-06/schema", "draft-04/schema")
 WORDS = (
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength",
@@ -27,27 +28,39 @@ WORDS = (
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "id", "$anchor", "$ref",
     "$defs", "$comment", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary",
 )  # fmt: skip
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+DATA = ("const", "enum", "default", "examples")  # words whose value is data
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # and those whose keys are names
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 
 
 def fault(schema: Json) -> str | None:
     """What is wrong with a schema, or None."""
+    found = placed_fault(schema)
+    return None if found is None else found[1]
+
+
+def placed_fault(schema: Json) -> tuple[Where, str] | None:
+    """What is wrong with a schema, and at which path in it; or None."""
     import jsonschema_rs
 
     if isinstance(schema, bool):
         return None
     if schema is None:
-        return "there is no type: write any, or 'null' in quotes"
+        return (), "there is no type: write any, or 'null' in quotes"
     if not isinstance(schema, dict):
-        return "a schema is an object, or one of the words " + ", ".join((*TYPES, "any"))
-    problem = _word(schema) or _remote(schema)
-    if problem is not None:
-        return problem
+        return (), "a schema is an object, or one of the words " + ", ".join((*TYPES, "any"))
+    said = _word(schema) or _draft(schema)
+    if said is not None:
+        return (), said
+    remote = _remote(schema)
+    if remote is not None:
+        return remote
     try:
         jsonschema_rs.validator_for(schema)
     except (ValueError, jsonschema_rs.ReferencingError) as e:
         said = str(e).split("\n")[0].rstrip(":")
-        return f"this is no schema: {said[:200]}"
+        return (), f"this is no schema: {said[:200]}"
     return None
 
 
@@ -71,20 +84,26 @@ def _near(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def _remote(schema: Json) -> str | None:
+def _draft(schema: dict[str, Json]) -> str | None:
     draft = schema.get("$schema")
     if draft is not None and not (isinstance(draft, str) and draft.rstrip("#").endswith(DRAFTS)):
         return f"`$schema` names no draft of JSON Schema: {str(draft)[:100]}"
-    todo = [schema]
+    return None
+
+
+def _remote(schema: Json) -> tuple[Where, str] | None:
+    """The first reference that leads out of its schema, at its path. What is data in a schema holds no reference."""
+    todo: list[tuple[Where, Json, bool]] = [((), schema, False)]
     while todo:
-        at = todo.pop()
-        if isinstance(at, dict):
-            for word in ("$ref", "$dynamicRef", "$recursiveRef"):
+        path, at, named = todo.pop(0)
+        if isinstance(at, list):
+            todo += [((*path, n), inner, False) for n, inner in enumerate(at)]
+        elif isinstance(at, dict):
+            for word in () if named else REFERENCES:
                 if isinstance(at.get(word), str) and not at[word].startswith("#"):
-                    return f"the reference {at[word][:100]!r} leads outside the plan"
-            todo += at.values()
-        elif isinstance(at, list):
-            todo += at
+                    return (*path, word), f"the reference {at[word][:100]!r} leads outside the plan"
+            inside = [(word, inner) for word, inner in at.items() if named or word not in DATA]
+            todo += [((*path, word), inner, not named and word in NAMED) for word, inner in inside]
     return None
 
 

@@ -69,6 +69,8 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
             case "held":
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
+    if s.reason == "not_stopped":
+        found.append(_wanted(s.state, s.reason, s.state, not_stopped(d["cancel"] or {}), None, f"durun cancel {s.id}"))
     if s.status == "paused" and s.reason == "all":
         found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
     elif s.status in ("interrupted", "paused"):
@@ -81,6 +83,14 @@ def _held(path: Json, cause: Json, directory: str, command: str) -> dict[str, Js
     if isinstance(cause, dict):
         return _wanted(path, cause["name"], path, cause["message"], None, command)
     return _wanted(path, str(cause), path, f"{directory} is gone", None, command)
+
+
+def not_stopped(cancel: dict[str, Json]) -> str:
+    """What outlived the last signal, with the way out where its keeper is the reason."""
+    pids = ", ".join(map(str, cancel.get("pids") or ()))
+    said = f"{pids} did not end when stopped" if pids else "its command did not end when stopped"
+    keeper = cancel.get("keeper")
+    return said + (f": its keeper stands still (`kill -CONT {keeper}`)" if keeper else "")
 
 
 def resolve_command(id: str, path: str | None) -> str:

@@ -223,6 +223,8 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: its probe says {data['answer']}"
         case "caught":
             return f"{state}: {plain(data['error']['name'])} is caught, on to {data['next']}"
+        case "time_over":
+            return f"{state}: the time of the run is over"
         case "cancel_asked":
             return "cancel is asked for"
         case "compensating":

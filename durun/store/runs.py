@@ -16,12 +16,15 @@ import apsw
 
 from durun.errors import Held as HeldByAnother
 from durun.errors import NeedsPerson, Superseded
+from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
 from durun.store import read
 from durun.store.file import File, failing, rows
 
 Json = Any
+
+Sign = Callable[[str], tuple[str, int] | None]
 
 LONG = 256  # characters from which on a script is stored once, by its digest
 
@@ -157,19 +160,31 @@ class Store:
 
     # to take, and to let go
 
-    def take_over(self, no: int, driver: Driver, alive: Callable[[str], bool], now: int, *, to_drive: bool = False) -> Held:
+    def take_over(
+        self, no: int, driver: Driver, alive: Callable[[str], bool], now: int, sign: Sign = lambda _: None,
+        awake: int | None = None, *, to_drive: bool = False,
+    ) -> Held:  # fmt: skip
         """The run is this driver's: the lock of the one before is free, and the fence goes up. Raises HeldByAnother, and
-        with `to_drive` NeedsPerson where the whole file is held."""
+        with `to_drive` NeedsPerson where the whole file is held.
+
+        `sign` tells the last sign of life of a driver; `awake` is the reading from which the run's time counts here.
+        """
         with self.file.write() as db:
             hold = read.hold(self.file) if to_drive else None
             if hold is not None:
                 raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
-            row = rows(db, "SELECT id, driver, fence, seq, events FROM runs WHERE no = ?", (no,))[0]
-            id, before, fence, seq, events = row
+            row = rows(db, "SELECT id, driver, fence, seq, events, driven, awake, awake_boot, gap FROM runs WHERE no = ?", (no,))[0]
+            id, before, fence, seq, events, *account = row
             if before is not None and before != driver.place and alive(before):
                 raise HeldByAnother(who_holds(db, id, before))
             self._driver(db, driver, now)
-            db.execute("UPDATE runs SET driver = ?, fence = fence + 1 WHERE no = ? AND fence = ?", (driver.place, no, fence))
+            account[3] = value_of(account[3])
+            after = taken_over(Account(*account), sign(before) if before else None, awake, driver.boot)
+            db.execute(
+                "UPDATE runs SET driver = ?, fence = fence + 1, driven = ?, awake = ?, awake_boot = ?, gap = ?"
+                " WHERE no = ? AND fence = ?",
+                (driver.place, *after[:3], text_of(after.gap), no, fence),
+            )
             _one(db, id)
             return Held(no, fence + 1, seq, events)
 
@@ -452,14 +467,17 @@ class Store:
         root = move.positions.get("")
         values: dict[str, Json] = {
             "status": str(run.status), "reason": run.reason, "seq": at.seq, "events": at.events,
-            "next_effect": run.next_effect, "next_signal": run.next_signal, "updated_at": now,
+            "next_effect": run.next_effect, "next_signal": run.next_signal, "updated_at": now, "driven": run.driven,
+            "awake": run.awake,
         }  # fmt: skip
         if root is not None:
             effect = move.effects.get(root.effect) if root.effect is not None else None
             values |= {"state": root.state, "visit": root.visit, "due": root.due}
             if effect is not None:
                 values["attempt"] = effect.attempt
-        for name in ("vars", "error", "ended_by", "cancel", "undoing"):
+        if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
+            values |= {"awake_boot": run.awake_boot, "over_at": run.over_at}
+        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
         if before is None or run.pivot != before.pivot:
@@ -526,7 +544,8 @@ class Reading:
 
 RUN_COLUMNS = (
     "id", "name", "version", "namespace", "created_at", "status", "reason", "input", "vars", "pins", "types", "output", "error",
-    "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at",
+    "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at", "driven",
+    "awake", "awake_boot", "gap", "over_at",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
@@ -578,7 +597,8 @@ def _run_of(row: tuple[Any, ...]) -> Run:
         has_output=v["output"] is not None, error=value_of(v["error"]), ended_by=value_of(v["ended_by"]),
         cancel=value_of(v["cancel"]), undoing=value_of(v["undoing"]), pivot=v["pivot"],
         paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
-        ended_at=v["ended_at"], next_signal=v["next_signal"],
+        ended_at=v["ended_at"], next_signal=v["next_signal"], driven=v["driven"], awake=v["awake"], awake_boot=v["awake_boot"],
+        gap=value_of(v["gap"]), over_at=v["over_at"],
     )  # fmt: skip
 
 

@@ -21,8 +21,13 @@ from program import until
 
 from durun.effects import boot
 from durun.effects import notes as module
-from durun.effects.command import End, KeeperGone, NoStart, Refused, read_whole
+from durun.effects.boot import boot_id
+from durun.effects.command import Commands, End, KeeperGone, NoStart, Refused, read_whole
+from durun.effects.locks import driver_alive, last_sign
 from durun.effects.notes import Begun, Notes, Nothing, Stuck, ours
+from durun.machine.model import Effect
+from durun.outbox import Deliverer, ran
+from durun.store.runs import Pinned
 
 STOP = [("TERM", 5000), ("KILL", 0)]
 HERE = (boot.boot_id(), os.readlink("/proc/self/ns/pid")) if sys.platform == "linux" else ("-", "-")
@@ -428,3 +433,57 @@ def in_doubt_or_never(make: Callable[..., Any], driver: Any) -> None:
     elif isinstance(said, Begun):
         until(lambda: not notes.alive(said, "no such key"))
         assert len(driver.lines("ticks")) <= 1
+
+
+# --- time awake ---
+
+
+def test_the_ends_and_begins_that_are_noted_are_told_by_the_clock_that_stands_still_in_sleep(driver: Any) -> None:
+    before = time.monotonic()
+    driver.begin("a", *sh("sleep 0.2"))
+    begun, end = driver.begun("a"), driver.report()
+    assert before <= begun.awake <= end.at / 1000 <= time.monotonic()
+    assert end.at / 1000 - begun.awake >= 0.19
+
+
+@pytest.mark.parametrize("ran", [0, 7200])
+def test_a_timeout_holds_where_the_keeper_is_dead_and_counts_no_sleep(
+    driver: Any, ran: int, alive: Callable[[Path], list[int]]
+) -> None:
+    driver.begin(
+        "a", *sh("trap 'echo heard >> $T/ticks; exit 0' TERM; echo up > $T/up; while :; do sleep 0.05; done"), timeout=3_600_000
+    )
+    driver.there("up")
+    begun = driver.begun("a")
+    driver.kill_keeper()
+    driver.die()
+    effect = Effect(1, "", "a", 1, "run", "key", {"timeout": 3_600_000}, "begin", place="one")
+    later = make_deliverer(driver.folder)
+    later._enforce(effect, driver.notes(), begun._replace(awake=begun.awake - ran))
+    if ran:
+        until(lambda: driver.lines("ticks") == ["heard"])
+    else:
+        assert alive(driver.folder) and not later._killed
+        os.killpg(begun.pid, signal.SIGKILL)
+    later.close(keep=False)
+    until(lambda: not alive(driver.folder))
+
+
+def test_how_long_a_command_ran_is_told_without_sleep_and_with_it_only_where_nothing_else_is_noted() -> None:
+    begun = Begun("a", 7, 100.0, 100.1, "", "", 50.0)
+    assert ran(begun, awake=60.0, boot=7300.0) == 10.0
+    assert ran(begun._replace(awake=None), awake=60.0, boot=110.0) == 10.0
+
+
+def make_deliverer(folder: Path) -> Deliverer:
+    pinned = Pinned({}, "", "", str(folder), {}, "", 1)
+    return Deliverer(Commands(str(folder), "two"), 1, pinned, str(folder / "db"), lambda: "three", boot_id())
+
+
+def test_a_sign_of_life_is_read_and_one_that_is_none_says_nothing(driver: Any) -> None:
+    assert last_sign(str(driver.folder), "one") is None
+    driver.commands.sign(f"{12345:020d} the-boot\n")
+    assert last_sign(str(driver.folder), "one") == ("the-boot", 12345)
+    assert driver_alive(str(driver.folder), "one")
+    (driver.folder / "one" / "lock").write_bytes(b"\0" * 40)
+    assert last_sign(str(driver.folder), "one") is None and last_sign(str(driver.folder), "nowhere") is None

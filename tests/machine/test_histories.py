@@ -139,9 +139,10 @@ def learn(at: Checkpoint, event: Any, outside: Outside) -> None:
         outside.begun[where][-1] = "unsure"
     elif isinstance(event, Ended) and event.effect == p.asking and event.status == 1 and not event.stopped:
         outside.begun[where] = ["not" if b == "unsure" else b for b in outside.begun.get(where, [])]
-    elif isinstance(event, Resolve) and event.how == "retry":
+    elif isinstance(event, Resolve) and event.how == "retry" and p.phase in (Phase.DOUBT, Phase.LOST):
         outside.allowed.add(where)
-        outside.begun[where] = ["not" if b == "unsure" else b for b in outside.begun.get(where, [])]
+        # also what is done may be begun again from now on: a person said so
+        outside.begun[where] = ["not" if b in ("unsure", "done") else b for b in outside.begun.get(where, [])]
 
 
 def watch(plan: Any, at: Checkpoint, move: Any, outside: Outside) -> None:

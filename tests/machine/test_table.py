@@ -312,7 +312,7 @@ def test_a_var_keeps_the_type_of_its_first_value() -> None:
             "name": "t",
             "vars": {"n": 1},
             "start": "a",
-            "states": {"a": {"pass": {}, "assign": {"n": "x"}, "next": "succeeded"}},
+            "states": {"a": {"pass": {}, "assign": {"n": "${{ sum([0.5]) }}"}, "next": "succeeded"}},
         }
     )
     at, _ = first(plan, vars={"n": 1}, types={"n": "integer"})
@@ -364,8 +364,8 @@ def test_resume_of_a_failed_run_has_a_fresh_budget_and_the_same_key() -> None:
 def test_a_paused_timer_keeps_what_it_had_left() -> None:
     plan = plan_of(a={"wait": "1h", "next": "succeeded"})
     at, _ = first(plan)
-    apply(at, decide(plan, at, Pause(), NOW._replace(now=NOW.now + 600_000), Evaluator()))
-    later = NOW._replace(now=NOW.now + 90_000_000)
+    apply(at, decide(plan, at, Pause(), NOW._replace(now=NOW.now + 600_000, clock=NOW.clock + 600_000), Evaluator()))
+    later = NOW._replace(now=NOW.now + 90_000_000, clock=NOW.clock + 90_000_000)
     apply(at, decide(plan, at, TakeUp(), later, Evaluator()))
     assert at.positions[""].due == later.now + 3_000_000
 

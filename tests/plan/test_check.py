@@ -78,8 +78,8 @@ def test_what_is_required_and_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("timeout: 1h\n", "timeout"), ("limits: {}\n", "limits"), ("group: {name: a}\n", "group"),
-        ("notify: []\n", "notify"), ("migrations: []\n", "migrations"), ("vars_schema: {}\n", "vars_schema"),
+        ("limits: {}\n", "limits"), ("group: {name: a}\n", "group"),
+        ("notify: []\n", "notify"), ("migrations: []\n", "migrations"),
         ("on_drift: ask\n", "on_drift"), ("pins: {files: [a]}\n", "files"), ("pins: {tools: {}}\n", "tools"),
     ],
 )  # fmt: skip
@@ -433,6 +433,133 @@ def test_a_double_that_meets_an_integer_is_told() -> None:
     assert [w.message for w in warnings] == ["`input.n` fails here where it is an integer: write double(input.n)"]
 
 
+# --- types that cannot fit ---
+
+TYPED = """
+input: {s: string, b: boolean, i: integer, n: number, l: {type: array}, o: {type: object}, maybe: {type: [string, 'null']}}
+vars: {text: '', whole: 0, half: 0.5, list: [], free: null, kept: null}
+vars_schema: {properties: {kept: {type: [string, 'null']}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        # what a var takes
+        ("run: [x], next: b, assign: {whole: '${{ input.s }}'}", "`input.s` is a string, and `whole` stays an integer"),
+        ("run: [x], next: b, assign: {whole: '${{ 1.5 * 2.0 }}'}", "this expression is a number, and `whole` stays an integer"),
+        ("run: [x], next: b, assign: {half: '${{ size(input.l) }}'}", "this expression is an integer, and `half` stays a number"),
+        ("run: [x], next: b, assign: {text: [a]}", "this value is a list, and `text` stays a string"),
+        ("run: [x], next: b, assign: {whole: 'no. ${{ input.i }}'}", "this text is a string, and `whole` stays an integer"),
+        ("run: [x], next: b, assign: {kept: '${{ input.i }}'}", "`input.i` is an integer, and `kept` stays null or a string"),
+        ("pass: , next: b, assign: {list: '${{ input.o }}'}", "`input.o` is an object, and `list` stays a list"),
+        ("run: [x], next: b, catch: [{on: any, next: b, assign: {whole: '${{ error.name }}'}}]", "`error.name` is a string"),
+        ("run: [x], output: {format: json, schema: {type: array}}, next: b, assign: {text: '${{ output }}'}", "stays a string"),
+        # what is true or false
+        ("choice: [{when: input.s, next: b}, {next: b}]", "`input.s` is a string, and true or false is wanted here"),
+        ("choice: [{when: size(input.l), next: b}, {next: b}]", "this expression is an integer, and true or false is wanted here"),
+        ("run: [x], idempotent: true, poll: {until: vars.whole, for: 1h}, next: b", "`vars.whole` is an integer"),
+        # what becomes text
+        ("run: [x, '${{ input.o }}'], next: b", "`input.o` is an object, and a string, number, boolean or list of them is wanted here"),
+        ("run: [x, '--a=${{ input.l }}'], next: b", "`input.l` is a list, and a string, number or boolean is wanted here"),
+        ("run: [x], env: {A: '${{ input.l }}'}, next: b", "`input.l` is a list, and a string, number or boolean is wanted here"),
+        ("run: [x], cwd: '${{ vars.list }}', next: b", "`vars.list` is a list"),
+        ("run: [x], key: '${{ {} }}', next: b", "this expression is an object"),
+        ("fail: {error: mine, message: '${{ input.o }}'}", "`input.o` is an object"),
+        ("run: [x], probe: {run: [y, '${{ input.o }}']}, next: b", "`input.o` is an object"),
+        # what is a duration or a time
+        ("wait: '${{ input.i }}', next: b", "`input.i` is an integer, and a text is wanted here"),
+        ("wait: {at: '${{ run.id == run.name }}'}, next: b", "this expression is a boolean, and a text is wanted here"),
+        ("run: [x], timeout: '${{ input.b }}', next: b", "`input.b` is a boolean, and a text is wanted here"),
+        # inside an expression
+        ("choice: [{when: input.s > 5, next: b}, {next: b}]", "`>` does not take a string and an integer"),
+        ("choice: [{when: input.s == 5, next: b}, {next: b}]", "`==` does not take a string and an integer"),
+        ("choice: [{when: input.b == run.id, next: b}, {next: b}]", "`==` does not take a boolean and a string"),
+        ("run: [x, '${{ input.s + 1 }}'], next: b", "`+` does not take a string and an integer"),
+        ("run: [x, '${{ [1, 2].map(i, vars.text * i) }}'], next: b", "does not take"),
+        ("pass: , next: b, assign: {free: '${{ visit.x }}'}", "`visit` is of the type integer, and has no `x`"),
+    ],
+)  # fmt: skip
+def test_a_type_that_cannot_fit_is_a_fault(body: str, message: str) -> None:
+    assert message in one(body, TYPED)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "run: [x, '${{ input.l }}', '${{ input.n }}', '${{ input.maybe }}'], idempotent: true, next: b",
+        "run: [x], idempotent: true, next: b, assign: {half: '${{ input.n }}', whole: '${{ input.n }}', free: '${{ input.o }}'}",
+        "run: [x], idempotent: true, next: b, assign: {text: '${{ input.maybe }}', kept: '${{ input.s }}', list: '${{ output }}'}",
+        "run: [x], idempotent: true, stdin: '${{ input.o }}', next: b",
+        "choice: [{when: 'input.n == 1.5', next: b}, {when: input.i < 2.5, next: b}, {when: 'input.maybe == null', next: b}, {next: b}]",
+        "choice: [{when: 'has(input.s) && input.s == input.maybe', next: b}, {when: input.b, next: b}, {next: b}]",
+        "choice: [{when: 'input.l.exists(s, s == input.s)', next: b}, {when: 'input.s == null', next: b}, {next: b}]",
+        "wait: '${{ input.s }}', next: b",
+        "fail: {error: mine, message: '${{ input.n }}', data: '${{ input.o }}'}",
+    ],
+)
+def test_a_type_that_may_fit_is_none(body: str) -> None:
+    assert [m for m in messages(state(body, TYPED)) if "never reached" not in m] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("[a]", "a schema of all vars is an object, not a list"),
+        ("", "nothing is given here"),
+        ("{type: objct}", "`objct` is no type; did you mean `object`?"),
+        ("{properties: {m: {type: integer}}}", "`m` is none of the vars"),
+        (
+            "{properties: {n: {type: integer, minimum: 1}}}",
+            "the first values of vars do not fit it: n: 0 is less than the minimum of 1",
+        ),
+        ("{properties: {n: {$ref: 'other.json#/x'}}}", "the reference 'other.json#/x' leads outside the plan"),
+        ("{title: '${{ input.a }}'}", "no expression may stand here"),
+    ],
+)
+def test_a_schema_of_vars_that_is_none_is_refused(schema: str, message: str) -> None:
+    assert message in one("pass: , next: b", f"vars: {{n: 0}}\nvars_schema: {schema}\n")
+
+
+REMOTE = "{$ref: 'https://example.org/x'}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"input:\n  i: {{type: object, properties: {{a: {{items: {REMOTE}}}}}}}\n" + state("pass: , next: b"),
+        f"vars: {{n: 0}}\nvars_schema: {{allOf: [{{}}, {{$defs: {{d: {REMOTE}}}}}]}}\n" + state("pass: , next: b"),
+        state(f"run: [x], output: {{format: json, schema: {{properties: {{default: {REMOTE}}}}}}}, next: b"),
+    ],
+)
+def test_a_reference_that_leads_outside_is_refused_at_its_place(text: str) -> None:
+    (found,) = told(text)[0]
+    whole = "durun: 1\nname: test\n" + text
+    assert whole.splitlines()[found.line - 1][found.column - 1 :].startswith("'https://example.org/x'"), found
+
+
+def test_a_reference_inside_its_schema_is_followed_and_data_is_no_reference() -> None:
+    schema = "{$defs: {d: {type: integer}}, properties: {a: {$ref: '#/$defs/d'}, $ref: {const: {$ref: 'http://x/y'}}}}"
+    assert messages(f"input: {{i: {schema}}}\n" + state("pass: , next: b")) == []
+    text = f"input: {{i: {schema.replace('{$defs', '{default: {a: x}, $defs')}}}\n" + state("pass: , next: b")
+    assert messages(text) == ['the default of `i` does not fit it: a: "x" is not of type "integer"']
+
+
+def test_the_time_of_a_run_is_a_duration_that_may_read_the_input() -> None:
+    more = "input: {d: string, n: number}\nvars: {v: 1h}\n"
+    plan = load("durun: 1\nname: test\ntimeout: 6h\n" + state("pass: , next: b"), "p").plan
+    assert plan["timeout"] == 6 * 3600_000
+    assert messages(more + "timeout: '${{ input.d }}'\n" + state("pass: , next: b")) == []
+    for given, message in (
+        ("0s", "a duration of nothing"),
+        ("1x", "is no duration"),
+        ("60", "is no duration"),
+        ("'${{ vars.v }}'", "`vars` has no value here"),
+        ("'${{ input.n }}'", "`input.n` is a number, and a text is wanted here"),
+    ):
+        assert message in one("pass: , next: b", f"{more}timeout: {given}\n")
+
+
 # --- inputs ---
 
 
@@ -476,7 +603,7 @@ def test_an_input_is_a_type_word_or_a_schema() -> None:
 
 
 def test_a_step_that_can_neither_be_repeated_nor_probed_is_warned_of() -> None:
-    warning = "state `a` can neither be repeated nor probed: interrupted, it asks a person"
+    warning = "state `a` can neither be repeated, probed nor undone: interrupted, it asks a person"
     assert [w.message for w in told(state("run: [x], next: b"))[1]] == [warning]
     for more in ("idempotent: true", "idempotent: 1h", "probe: {run: [y]}", "catch: [{on: in_doubt, next: b}]"):
         assert told(state(f"run: [x], next: b, {more}")) == ([], [])

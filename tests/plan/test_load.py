@@ -236,7 +236,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_text() -> None:
         '"a\n\n      b ${{ inptu.q }}"',
         '"a\\\n      b ${{ inptu.q }}"',
         "漢字 ${{ inptu.q }}",
-        "'${{ {\"a\": [1]} }} ${{ 1 + inptu.q }}'",
+        "'${{ size({\"a\": [1]}) }} ${{ 1 + inptu.q }}'",
     ],
 )
 def test_the_place_inside_a_text_is_found_however_it_is_written(scalar: str) -> None:

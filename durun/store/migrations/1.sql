@@ -57,6 +57,11 @@ CREATE TABLE runs (
   undoing    TEXT,                        -- JSON {by, failed} while it compensates
   pivot      TEXT,                        -- the point of no return it has passed
   paused_at  INTEGER,
+  driven     INTEGER NOT NULL DEFAULT 0,  -- ms in which it was driven or its commands ran, as far as that is known
+  awake      INTEGER,                     -- the reading from which that counts on (suspend not counted); null: not now
+  awake_boot TEXT,                        -- in this boot
+  gap        TEXT,                        -- JSON: [boot, from, to], readings between which nobody drove
+  over_at    INTEGER,                     -- the driven time at which the run's own timeout is over
   driver     TEXT REFERENCES drivers (place),
   fence      INTEGER NOT NULL,
   seq        INTEGER NOT NULL,            -- moves so far
