@@ -417,7 +417,15 @@ def take_over(driver: Any) -> object:
         os.kill(driver.commands.pid, signal.SIGCONT)
         return said
     os.kill(driver.commands.pid, signal.SIGCONT)
-    return until(lambda: not isinstance(said := driver.notes().of("a"), Nothing) and said)
+    return until(lambda: said_by(driver))
+
+
+def said_by(driver: Any) -> object:
+    """What is noted, or None: the patience is short here, and a keeper that was let go on may need a while."""
+    with contextlib.suppress(Stuck):
+        said = driver.notes().of("a")
+        return None if isinstance(said, Nothing) else said
+    return None
 
 
 def in_doubt_or_never(make: Callable[..., Any], driver: Any) -> None:
