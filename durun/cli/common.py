@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Json = Any
 EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
+COLUMNS = 80  # of a terminal that does not say
 
 
 def where(db: str | None) -> str:
@@ -105,9 +106,9 @@ def on_terminal(stream: TextIO) -> bool:
 def columns_of(stream: TextIO) -> int:
     """How wide a terminal is."""
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        return os.get_terminal_size(stream.fileno()).columns or COLUMNS
     except OSError:
-        return 80
+        return COLUMNS
 
 
 def now() -> int:

@@ -85,7 +85,9 @@ def test_a_folder_called_durun_where_start_is_called_is_not_taken_for_durun(duru
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_detached_driver_told_to_stop_leaves_its_command_to_the_keeper(durun: Program, number: signal.Signals) -> None:
     durun.plan(SLOW)
+    before = signal.signal(number, signal.SIG_DFL)  # one that is ignored here would stay ignored there
     run = durun("start", "--detach", "plan.yaml").stdout.strip()
+    signal.signal(number, before)
     until(durun.lines)
     [driver] = drivers(durun)
     os.kill(driver, number)

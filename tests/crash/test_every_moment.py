@@ -20,6 +20,7 @@ from harness import Died, Driving, Moments
 from durun.engine import real_world
 from durun.machine.events import Resolve
 from durun.machine.model import Phase, Status
+from durun.store.audit import audit
 
 PLAN = """
 durun: 1
@@ -91,6 +92,8 @@ def finish(folder: Path, ledger: Path) -> int:
     asked = 0
     for _ in range(10):
         driving = Driving(folder)
+        broken = audit(driving.file).broken  # what a death leaves is whole
+        assert not broken, broken
         if driving.store.id_of("run") is None:
             engine = driving.start(PLAN, env={"LEDGER": str(ledger)})
         else:
