@@ -150,7 +150,8 @@ class Notes:
         for words in self._said(token):
             match words[0], noted:
                 case "about", _:
-                    noted = Begun(token, None, 0.0, 0.0, words[2], words[3], words[4])
+                    out, err, alive = (*words[2:5], "", "", "")[:3]  # a request has no files
+                    noted = Begun(token, None, 0.0, 0.0, out, err, alive)
                 case "begun", _:
                     before = noted if isinstance(noted, Begun) else Begun(token, None, 0.0, 0.0, "", "")
                     awake = float(words[5]) if len(words) > 5 else None

@@ -18,6 +18,8 @@ PLAN = "output: '${{ states.a.output }}'\nstart: a\nstates: {a: {run: 'echo hell
 WAITS = "start: a\nstates: {a: {wait: 1h, next: succeeded}}\n"
 FAILS = "start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n"
 
+ASKS = "start: a\nstates:\n  a: {approval: {message: 'Go on?'}, next: b}\n  b: {wait: {signal: word}, next: succeeded}\n"
+
 WELL = [  # command line, exit, a key of the document
     ("start plan.yaml", 0, "id"),
     ("start plan.yaml --id ok", 0, "id"),
@@ -42,6 +44,12 @@ WELL = [  # command line, exit, a key of the document
     ("pause --plan test", 0, "runs"),
     ("pause --all", 0, "held"),
     ("resolve fails --happened", 0, "id"),
+    ("watch ok", 0, "id"),
+    ("approve asks", 0, "id"),
+    ("reject asks", 0, "id"),
+    ("signal asks word", 0, "id"),
+    ("inbox", 0, "inbox"),
+    ("compensate ok", 4, "id"),
     ("check plan.yaml", 0, "faults"),
     ("check bad.yaml", 7, "faults"),
     ("db path", 0, "path"),
@@ -90,10 +98,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun.plan(PLAN)
     durun.plan(WAITS, "waits.yaml")
     durun.plan(FAILS, "fails.yaml")
+    durun.plan(ASKS, "asks.yaml")
     durun.plan("start: nowhere\nstates: {}\n", "bad.yaml")
     durun("start", "plan.yaml", "--id", "ok")
     durun("start", "waits.yaml", "--id", "waits", "--no-wait", exit=3)
     durun("start", "fails.yaml", "--id", "fails", exit=1)
+    durun("start", "asks.yaml", "--id", "asks", exit=3)
     db = apsw.Connection(str(durun.db))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
