@@ -9,7 +9,21 @@ from typing import Any, Protocol
 
 from durun.machine import scope as scopes
 from durun.machine.events import Moment
-from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Item, Move, Phase, Position, Run, StateRow, Status, Undo
+from durun.machine.model import (
+    TERMINAL,
+    Checkpoint,
+    Effect,
+    Event,
+    Item,
+    Move,
+    Phase,
+    Position,
+    Run,
+    StateRow,
+    Status,
+    Undo,
+    taken_away,
+)
 from durun.plan.canonical import Level, Plan, State
 from durun.plan.expressions import Lazily
 
@@ -31,7 +45,7 @@ class Evaluate(Protocol):
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "todo")
+    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "todo", "touched")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
@@ -39,6 +53,7 @@ class Draft:
         self.moment = moment
         self.evaluate = evaluate
         self.move = Move(at.run)
+        self.touched: set[str] = set()  # paths of states inside which something has changed, since whoever looks last looked
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
 
@@ -58,7 +73,7 @@ class Draft:
         """The position of a scope, where it has one."""
         if scope in self.move.positions:
             return self.move.positions[scope]
-        if self._taken_away(scope):
+        if taken_away(self.move, scope):
             return None
         return self.at.positions.get(scope)
 
@@ -66,12 +81,8 @@ class Draft:
         changed = self.move.positions
         if not changed and not self.move.fresh and not self.move.gone:
             return list(self.at.positions.values())
-        kept = [p for scope, p in self.at.positions.items() if scope not in changed and not self._taken_away(scope)]
+        kept = [p for scope, p in self.at.positions.items() if scope not in changed and not taken_away(self.move, scope)]
         return kept + [p for p in changed.values() if p is not None]
-
-    def _taken_away(self, scope: str) -> bool:
-        """Whether what was stored of a scope is taken away by this move."""
-        return any(scopes.inside(scope, path) for path in self.move.fresh) or any(scopes.under(scope, o) for o in self.move.gone)
 
     def level(self, scope: str) -> Level:
         return scopes.level(self.plan, scope)
@@ -82,7 +93,7 @@ class Draft:
     def row(self, scope: str, name: str) -> StateRow:
         key = (scope, name)
         found = self.move.states.get(key)
-        if found is None and scope and self._taken_away(scope):
+        if found is None and scope and taken_away(self.move, scope):
             return StateRow(scope, name)
         return found or self.at.states.get(key) or StateRow(scope, name)
 
@@ -111,20 +122,23 @@ class Draft:
 
     def _put(self, position: Position) -> Position:
         self.move.positions[position.scope] = position
+        self.touched.update(part.path for part in scopes.parts(position.scope))
         if self._holders is not None:
             count(self._holders, position.scope, position)
         return position
 
     def drop(self, scope: str) -> None:
         """A branch, item or child that has ended leaves nothing behind but its result."""
-        self.move.gone.append(scope)
+        self.move.gone[scope] = None
+        self.touched.update(part.path for part in scopes.parts(scope))
         for key in [key for key in self.move.states if scopes.under(key[0], scope)]:
             del self.move.states[key]
         for inner in [s for s in self.move.positions if scopes.under(s, scope)]:
             del self.move.positions[inner]
-        for path in [p for p in self.move.fresh if scopes.under(p, scope)]:
+        inner_paths = {p for p in (*self.move.fresh, *self.at.items) if scopes.under(p, scope)}
+        for path in inner_paths & set(self.move.fresh):
             del self.move.fresh[path]
-        for held in [key for key in self.move.items if scopes.under(key[0], scope)]:
+        for held in [key for key in self.move.items if key[0] in inner_paths] if inner_paths else []:
             del self.move.items[held]
         if self._holders is not None:
             count(self._holders, scope, None)
@@ -362,11 +376,13 @@ def holders(positions: Iterable[Position]) -> Holders:
 def count(found: Holders, scope: str, p: Position | None) -> None:
     """Keeps the holders true where a position changes; None where it has gone."""
     for part in scopes.parts(scope):
-        inside = found.setdefault(part.path, {}).setdefault(part.inner, set())
+        inside = found.setdefault(part.path, {})
         if p is not None and holds(p):
-            inside.add(scope)
-        else:
-            inside.discard(scope)
+            inside.setdefault(part.inner, set()).add(scope)
+        elif part.inner in inside:
+            inside[part.inner].discard(scope)
+            if not inside[part.inner]:
+                del inside[part.inner]
 
 
 def fits(plan: Plan, found: Holders, scope: str) -> bool:

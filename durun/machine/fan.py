@@ -113,8 +113,8 @@ def _taken(d: Draft, path: str) -> int:
 
 def refill(d: Draft) -> None:
     """Wherever something inside has changed in this move, further branches or items may begin."""
-    touched = {part.path for s in [*d.move.positions, *d.move.gone] for part in scope.parts(s)}
-    for path in sorted(touched, key=len, reverse=True):
+    touched, d.touched = d.touched, set()
+    for path in sorted(touched, key=lambda path: (-len(path), path)):
         begin_more(d, path)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from durun.machine.scope import inside, path_of, under, undo
+from durun.machine.scope import parts, path_of, under, undo
 
 Json = Any
 
@@ -289,7 +289,7 @@ class Move:
     effects: dict[int, Effect] = field(default_factory=dict)
     fresh: dict[str, list[Item]] = field(default_factory=dict)  # containers entered anew: what was inside is taken away first
     items: dict[tuple[str, int], Item] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)  # scopes that have ended: what was inside them is taken away
+    gone: dict[str, None] = field(default_factory=dict)  # scopes that have ended: what was inside them is taken away
     undos: dict[int, Undo] = field(default_factory=dict)
     undo_status: dict[int, tuple[str, int | None]] = field(default_factory=dict)  # effect -> (status, the effect that undid it)
     owed_again: bool = False  # undos that failed are owed again
@@ -304,19 +304,8 @@ class Move:
 def apply(at: Checkpoint, move: Move) -> None:
     """Lays a stored move over the checkpoint it was decided on."""
     at.run = move.run
-    for path, items in move.fresh.items():
-        at.items[path] = list(items)
-        for left in [scope for scope in at.positions if inside(scope, path)]:
-            _place(at, left, None)
-        for key in [key for key in at.states if inside(key[0], path)]:
-            del at.states[key]
-    for outer in move.gone:
-        for key in [key for key in at.states if under(key[0], outer)]:
-            del at.states[key]
-        for path in [path for path in at.items if under(path, outer)]:
-            del at.items[path]
-        for left in [scope for scope in at.positions if under(scope, outer)]:
-            _place(at, left, None)
+    if move.fresh or move.gone:
+        _take_away(at, move)
     for (path, no), item in move.items.items():
         at.items[path][no] = item
     at.effects.update(move.effects)
@@ -328,6 +317,23 @@ def apply(at: Checkpoint, move: Move) -> None:
     at.states.update(move.states)
     for no in move.effects:
         _drop_unless_referred(at, no)
+
+
+def _take_away(at: Checkpoint, move: Move) -> None:
+    """What was inside a state that is entered anew, and inside scopes that have ended."""
+    for key in [key for key in at.states if taken_away(move, key[0])]:
+        del at.states[key]
+    for path in [path for path in at.items if any(under(path, outer) for outer in move.gone)]:
+        del at.items[path]
+    for left in [scope for scope in at.positions if taken_away(move, scope)]:
+        _place(at, left, None)
+    for path, items in move.fresh.items():
+        at.items[path] = list(items)
+
+
+def taken_away(move: Move, scope: str) -> bool:
+    """Whether what was stored of a scope is taken away by this move."""
+    return any(part.inner in move.gone or part.path in move.fresh for part in parts(scope))
 
 
 def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
