@@ -238,13 +238,15 @@ class Deliverer:
         effect, notes, begun, *_ = adopted
         keeper = notes.keeper_alive()
         if not keeper:
+            begun = notes.found(begun, effect.key)
+            adopted = self._adopted[effect.no] = adopted._replace(begun=begun)
             self._enforce(adopted)
         # once it is to stop, what left its group and holds its output is no reason to wait
         lives = notes.group_alive if effect.no in self._killed else notes.alive
         alive = keeper or lives(begun, effect.key)
         notes.refresh()
         said = notes.of(begun.token)
-        if isinstance(said, Begun):
+        if isinstance(said, Begun) and said.pid is not None:
             begun = said
             self._adopted[effect.no] = self._adopted[effect.no]._replace(begun=said)
         if isinstance(said, End | NoStart):

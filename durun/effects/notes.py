@@ -185,6 +185,30 @@ class Notes:
             return bool(_with_key(key))
         return self.pids_count() and ours(begun, key)
 
+    def found(self, begun: Begun, key: str) -> Begun:
+        """The command whose pid its keeper could not note any more, with its pid where it can be told for sure.
+
+        It leads a session of its own, carries the key, and prints into the files that were made for it: a key alone is no proof.
+        """
+        if begun.pid is not None or not self.pids_count():
+            return begun
+        files = [self._identity(os.path.join(self.path, name)) for name in (begun.out, begun.err)]
+        for pid in _with_key(key):
+            prints = [self._identity(f"/proc/{pid}/fd/{fd}") for fd in (1, 2)]
+            if any(a is not None and a == b for a, b in zip(files, prints, strict=True)):
+                leader = next((m for m in _group(pid) or [] if m[0] == pid and m[1] not in "ZX"), None)
+                if leader is not None and _leads_a_session(pid):
+                    return begun._replace(pid=pid, before=leader[2], after=leader[2])
+        return begun
+
+    @staticmethod
+    def _identity(path: str) -> tuple[int, int] | None:
+        try:
+            there = os.stat(path)
+        except OSError:
+            return None
+        return there.st_dev, there.st_ino
+
     def signs(self, begun: Begun) -> tuple[int, ...]:
         """What changes with each sign of life of a command: how much it printed, and when it touched its heartbeat file."""
         found = []
@@ -229,6 +253,13 @@ class Notes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(begun.pid, getattr(signal, f"SIG{steps[0][0]}"))
                 os.killpg(begun.pid, signal.SIGCONT)
+
+
+def _leads_a_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except OSError:
+        return False
 
 
 def _whole(line: bytes) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,3 +63,39 @@ def test_a_keeper_that_dies_at_once_is_begun_anew_but_not_for_ever(durun: Progra
     assert durun.lines() == ["born"] * 3
     durun("resume", "r")
     assert durun.lines() == ["born"] * 3 + ["a"]
+
+
+@pytest.fixture
+def dies_before_the_pid(durun: Program) -> list[str]:
+    """argv of a durun whose first keeper is killed as soon as its command is there, before it has noted the command's pid."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    python, traced = durun.folder / "python", durun.folder / "traced"
+    strace = "strace -qq -D -o /dev/null -e trace=pwrite64 -e inject=pwrite64:signal=KILL:when=3"  # who it is, the intent, the pid
+    python.write_text(f'#!/bin/sh\nmkdir {traced} 2>/dev/null || exec {sys.executable} "$@"\nexec {strace} {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    return [sys.executable, "-c", f"import sys; sys.executable = {str(python)!r}; from durun.cli import main; main()"]
+
+
+@pytest.mark.parametrize("limit", ["heartbeat: 1s", "timeout: 1s", "cancel"])
+def test_a_command_whose_pid_was_not_noted_is_held_to_its_limits_too(
+    durun: Program, dies_before_the_pid: list[str], limit: str
+) -> None:
+    more = "" if limit == "cancel" else f"{limit}, "
+    durun.plan(
+        f'start: a\nstates: {{a: {{run: \'echo up >> "$LEDGER"; sleep 50; echo end >> "$LEDGER"\', {more}next: succeeded}}}}\n'
+    )
+    begun = subprocess.Popen(
+        [*dies_before_the_pid, "start", "plan.yaml"],
+        env=durun.env,
+        cwd=durun.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    until(durun.lines)
+    if limit == "cancel":
+        durun("cancel", durun.the_run(), "--grace", "1s", exit=4)
+    assert begun.wait(40) == (4 if limit == "cancel" else 9), begun.stderr.read()
+    begun.stderr.close()
+    assert durun.lines() == ["up"]
+    assert durun.processes() == []

@@ -141,6 +141,7 @@ def test_what_has_only_its_intent_noted_is_looked_for_by_its_key(tmp_path: Path,
     assert said == Begun("a", None, 0.0, 0.0, "1.out", "1.err")
     until(lambda: notes.alive(said, "a key"))  # a moment after its fork it is not executed yet
     assert not notes.alive(said, "another key")
+    assert notes.found(said, "a key") == said, "a key alone does not make it the command"
     notes.ask_stop(said, "key", STOP, "cancel")
     assert stranger.poll() is None, "a key alone is no leave to signal"
 
