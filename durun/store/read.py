@@ -58,6 +58,7 @@ def number(file: File, id: str) -> int:
     if len(found) == 1:
         return int(found[0][0])
     if not found:
+        _not_a_child(file, id)
         raise NoSuchRun(f"there is no run {id!r} in {file.path}: `durun ls --all` lists them")
     raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
 
@@ -99,6 +100,13 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int) -> list[Summa
         if s.driver not in asked:
             asked[s.driver] = alive(str(s.driver))
     return [s for s in found if not asked[s.driver] or s.status == "paused"]
+
+
+def _not_a_child(file: File, id: str) -> None:
+    """A child is a part of the run that called it, and is seen and moved with it. Raises NoSuchRun where this is one."""
+    sql = "SELECT runs.id, scope, states.state FROM states JOIN runs ON runs.no = states.run WHERE child = ? LIMIT 1"
+    for parent, scope, state in rows(file.db, sql, (id,)) if id else []:
+        raise NoSuchRun(f"{id} is a child of run {parent}, called by {scope}{'.' * bool(scope)}{state}: `durun show {parent}`")
 
 
 def summary(file: File, no: int, alive: Callable[[str], bool]) -> Summary:

@@ -121,6 +121,7 @@ BREAKS = [
     ("scripts", "waits", "DELETE FROM literals"),
     ("visits", "ended", f"UPDATE states SET visits = 0 WHERE run = {ENDED}"),
     ("visits", "ended", f"UPDATE states SET effect = 7 WHERE run = {ENDED}"),
+    ("items", "waits", f"UPDATE positions SET phase = 'inside', data = json_set(data, '$.total', 2) WHERE run = {WAITS}"),
     ("undos", "ended", f"INSERT INTO undos (run, effect, status, key, error) VALUES ({ENDED}, 7, 'owed', 'k', '')"),
     ("history_without_gaps", "waits", f"DELETE FROM history WHERE run = {WAITS} AND no = 2"),
     ("history_without_gaps", "ended", "UPDATE runs SET events = events + 1 WHERE id = 'ended'"),

@@ -1,0 +1,102 @@
+"""Branches, items and children with the real program: what a person sees, and what takes up what did not succeed."""
+
+from __future__ import annotations
+
+import signal
+
+from program import Program, until
+
+CHILD = """
+durun: 1
+name: child
+pins: {env: [LEDGER]}
+input: {n: integer}
+output: '${{ input.n * 2 }}'
+start: say
+states:
+  say: {run: 'echo "say $N $DURUN_RUN_ID" >> "$LEDGER"', env: {N: '${{ input.n }}'}, next: succeeded}
+"""
+
+
+def test_a_child_has_an_id_of_its_own_and_is_part_of_the_run_that_called_it(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text(CHILD)
+    durun.plan(
+        "output: '${{ states.call.run }}'\nstart: call\nstates:\n  call: {plan: {file: child.yaml, input: {n: 2}}, next: succeeded}\n"
+    )
+    run = durun.start()
+    child = durun("output", run).stdout.strip()
+    assert child.startswith(run + "-")
+    assert durun.lines() == [f"say 2 {child}"], "its commands are told its id"
+    said = durun("show", child, exit=5).stderr
+    assert f"{child} is a child of run {run}" in said and f"durun show {run}" in said
+
+
+def test_a_child_that_is_wrong_or_calls_itself_is_refused_before_anything_begins(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text(CHILD.replace("next: succeeded", "next: nowhere"))
+    call = "start: call\nstates:\n  call: {plan: {file: child.yaml, input: {n: 2}}, next: succeeded}\n"
+    durun.plan(call)
+    said = durun("check", "plan.yaml", exit=7)
+    assert "child.yaml is refused" in said.stdout + said.stderr and "nowhere" in said.stdout + said.stderr
+    (durun.folder / "child.yaml").write_text(CHILD)
+    durun.plan(call.replace("n: 2", "m: 2"))
+    said = durun("check", "plan.yaml", exit=7)
+    assert "`m` is no input of child.yaml" in said.stdout + said.stderr and "wants the input `n`" in said.stdout + said.stderr
+    durun.plan(call.replace("child.yaml", "plan.yaml").replace(", input: {n: 2}", ""))
+    said = durun("check", "plan.yaml", exit=7)
+    assert "is called by itself" in said.stdout + said.stderr
+
+
+def test_an_input_that_does_not_fit_the_child_is_an_error_of_the_call(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text(CHILD)
+    durun.plan(
+        "input: {v: {}}\nstart: call\nstates:\n  call: {plan: {file: child.yaml, input: {n: '${{ input.v }}'}}, next: succeeded}\n"
+    )
+    run = durun.start(1, "-i", "v=nonsense")
+    error = durun.show(run)["error"]
+    assert error["name"] == "expression" and "the input of child.yaml" in error["message"]
+
+
+def test_resume_of_a_failed_map_does_just_what_did_not_succeed(durun: Program) -> None:
+    durun.plan(
+        "start: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3, 4]'\n      concurrency: 2\n      failures: all\n      enough: 4\n"
+        '      run: \'echo "$X" >> "$LEDGER"; test "$X" != 2 || test -e mended\'\n      env: {X: \'${{ item }}\'}\n    next: succeeded\n'
+    )
+    run = durun.start(1)
+    shown = durun.show(run)
+    assert shown["error"]["name"] == "item_failed" and "3 of 4" in shown["error"]["message"]
+    (durun.folder / "mended").touch()
+    durun("resume", run)
+    assert sorted(durun.lines()) == ["1", "2", "2", "3", "4"]
+
+
+def test_ctrl_c_with_several_commands_under_way_pauses_and_resume_goes_on_with_each(durun: Program) -> None:
+    durun.plan(
+        "start: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3]'\n      concurrency: 3\n"
+        "      run: 'echo \"$X\" >> \"$LEDGER\"; test -e go || sleep 60'\n      env: {X: '${{ item }}'}\n      idempotent: true\n    next: succeeded\n"
+    )
+    process = durun.begin("start", "plan.yaml")
+    until(lambda: len(durun.lines()) == 3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    run = durun.the_run()
+    assert durun.show(run)["status"] == "paused"
+    (durun.folder / "go").touch()
+    durun("resume", run)
+    assert sorted(durun.lines()) == ["1", "1", "2", "2", "3", "3"]
+
+
+def test_concurrency_is_kept_after_a_crash(durun: Program) -> None:
+    durun.plan(
+        "start: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3, 4, 5, 6]'\n      concurrency: 2\n"
+        '      run: \'echo + >> "$LEDGER"; sleep 0.3; echo - >> "$LEDGER"\'\n      idempotent: true\n    next: succeeded\n'
+    )
+    durun.begin("start", "plan.yaml")
+    until(lambda: len(durun.lines()) >= 3)
+    durun.kill_all()
+    before = len(durun.lines())
+    durun("resume", durun.the_run())
+    now = peak = 0
+    for line in durun.lines()[before:]:
+        now += 1 if line == "+" else -1
+        peak = max(peak, now)
+    assert peak == 2
