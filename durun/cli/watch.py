@@ -12,9 +12,10 @@ from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, on_terminal, opened
 from durun.cli.drive import hearing
-from durun.cli.reader import say
+from durun.cli.reader import out_json, say
 from durun.engine import Signals
 from durun.machine.model import Position
+from durun.render.document import path_of
 from durun.render.text import moved, plain, stands
 from durun.store import read
 from durun.store.file import File
@@ -33,19 +34,21 @@ BEFORE = 50  # rows of history from before, for a view
 MANY = 200  # positions that are read, where there are more
 
 
-def watch(run: str, *, db: str | None = None) -> int:
+def watch(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Watch a run that another process drives until it has ended, or waits for a person; exits by the run."""
     file = opened(db)
     no = read.number(file, run)
     signals = Signals()
     with hearing(signals):
-        watched = Watched(file, no, drawn=on_terminal(sys.stderr))
+        watched = Watched(file, no, drawn=on_terminal(sys.stderr) and not json)
         try:
             while not signals.told and not watched.over():
                 select.select([w for w in (signals.wake,) if w is not None], [], [], LOOK)
         finally:
             watched.close()
     doc = document(file, no)
+    if json:
+        out_json(doc)
     if signals.told:
         driven = doc["driver"] is not None and doc["driver"]["alive"]
         say(f"run {doc['id']} is {doc['status']}; it goes on unwatched" if driven else stands(doc, apart=watched.drawn))
@@ -131,7 +134,7 @@ class Watched:
             self._after = e["no"]
             if self.live is not None:
                 self.live.hear(e["kind"], e["scope"], e["state"], e["attempt"], e["data"], e["at"])
-            elif (line := moved(e["kind"], e["state"], e["attempt"], e["data"])) is not None:
+            elif (line := moved(e["kind"], path_of(e["scope"], e["state"]), e["attempt"], e["data"])) is not None:
                 say(line)
         self.summary = read.summary(self.file, self.no, self.alive)
         if self.live is not None:

@@ -16,6 +16,7 @@ from durun.cli.reader import COMMANDS, function
 
 PLAN = "output: '${{ states.a.output }}'\nstart: a\nstates: {a: {run: 'echo hello', output: text, next: succeeded}}\n"
 WAITS = "start: a\nstates: {a: {wait: 1h, next: succeeded}}\n"
+ASKS = "start: a\nstates: {a: {approval: {message: ok?}, next: b}, b: {wait: {signal: go}, next: succeeded}}\n"
 FAILS = "start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n"
 
 WELL = [  # command line, exit, a key of the document
@@ -37,7 +38,15 @@ WELL = [  # command line, exit, a key of the document
     ("output ok a", 0, "output"),
     ("wait ok", 0, "id"),
     ("wait waits --timeout 10ms", 124, "id"),
+    ("watch ok", 0, "id"),
+    ("watch fails", 1, "id"),
     ("cancel waits", 4, "id"),
+    ("cancel waits --compensate", 4, "id"),
+    ("compensate ok", 4, "id"),
+    ("approve asks", 0, "id"),
+    ("reject asks --note no", 0, "id"),
+    ("signal asks go --data 1", 0, "id"),
+    ("inbox", 0, "inbox"),
     ("pause waits", 0, "id"),
     ("pause --plan test", 0, "runs"),
     ("pause --all", 0, "held"),
@@ -73,6 +82,14 @@ REFUSED = [
     ("wait ok --timeout soon", 2),
     ("cancel ok", 10),
     ("pause ok", 10),
+    ("cancel fails --compensate", 10),
+    ("compensate none", 5),
+    ("watch none", 5),
+    ("approve ok", 10),
+    ("reject asks nowhere", 10),
+    ("signal asks never", 10),
+    ("signal asks go --data {", 2),
+    ("resolve fails --undone", 10),
     ("pause", 2),
     ("resolve ok --happened", 10),
     ("resolve ok", 2),
@@ -90,10 +107,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun.plan(PLAN)
     durun.plan(WAITS, "waits.yaml")
     durun.plan(FAILS, "fails.yaml")
+    durun.plan(ASKS, "asks.yaml")
     durun.plan("start: nowhere\nstates: {}\n", "bad.yaml")
     durun("start", "plan.yaml", "--id", "ok")
     durun("start", "waits.yaml", "--id", "waits", "--no-wait", exit=3)
     durun("start", "fails.yaml", "--id", "fails", exit=1)
+    durun("start", "asks.yaml", "--id", "asks", exit=3)
     db = apsw.Connection(str(durun.db))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
