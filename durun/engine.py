@@ -307,6 +307,12 @@ class Engine:
                 return NextUndo(*found)
         return NothingOwed(len(self.store.failed_undos(no)))
 
+    def settle_undoing(self) -> None:
+        """Ends a compensation of which nothing is left."""
+        nothing = self._next_undo()
+        if isinstance(nothing, NothingOwed):
+            self.move(nothing)
+
     def _fits(self, p: Position) -> bool:
         """Whether there is a place for an effect that waits to begin; the end of another makes one."""
         return not p.scope or p.phase is not Phase.DELAYED or may_begin(self.plan, self.at, p.scope)
@@ -422,7 +428,7 @@ def event_of(note: Note, at: Checkpoint) -> Happening:
             held = next((p for p in at.positions.values() if p.phase is Phase.HELD), None)
             return TakeUp() if held is None or at.run.status is Status.PAUSED else Settle(held.scope)
         case "resolve":
-            return Resolve(data["how"], data["state"], data["output"], data["has_output"], data["note"], note.by)
+            return Resolve(**{**data, "effects": tuple(data.get("effects", ()))}, by=note.by)
     raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")
 
 

@@ -205,11 +205,13 @@ def test_every_status_phase_and_kind_that_the_file_allows_is_documented(made: ap
 
 
 def test_every_field_of_a_run_is_documented(durun: Program) -> None:
-    durun.plan("start: a\nstates: {a: {run: 'exit 3', catch: [{on: [any], next: b}], next: b}, b: {wait: 1h, next: succeeded}}\n")
+    durun.plan(
+        "start: a\nstates: {a: {run: 'exit 3', compensate: {run: 'true'}, catch: [{on: [any], next: b}], next: b}, b: {wait: 1h, next: succeeded}}\n"
+    )
     doc = durun.show(durun.start(3, "--no-wait"))
     there = rows(PAGES["json"].partition("## Others")[0])
     assert set(doc) <= set(there), set(doc) - set(there)
-    for field in ("waiting_for", "positions", "effects", "pins"):
+    for field in ("waiting_for", "positions", "effects", "undo", "pins"):
         [sample] = [doc[field]] if isinstance(doc[field], dict) else doc[field]
         [listed] = re.findall(r"`\{([^}]*)\}`", there[field])
         assert set(sample) == set(listed.split(", ")), field

@@ -15,7 +15,7 @@ from durun.cli.reader import out_json, say
 from durun.engine import real_world
 from durun.errors import Held, NotPossible, Usage
 from durun.machine.decide import decide
-from durun.machine.events import Cancel, Moment, Pause, Resolve
+from durun.machine.events import Cancel, Happening, Moment, Pause, Resolve
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File
@@ -24,8 +24,11 @@ from durun.store.runs import Store
 Json = Any
 
 
-def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None = None) -> int:
-    """Cancel a run: stop what is under way, withdraw what has not begun. Exits by the run: 4 when it is cancelled."""
+def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool = False, db: str | None = None) -> int:
+    """Cancel a run: stop what is under way, withdraw what has not begun. Exits by the run: 4 when it is cancelled.
+
+    With --compensate what it has done is undone then, as `compensate` does.
+    """
     from durun.plan.units import duration
 
     try:
@@ -35,11 +38,16 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
     file = opened(db)
     no = read.number(file, run)
     s = read.summary(file, no, alive_in(file.path))
-    if s.status == "cancelled":
+    if s.status == "cancelled" and not compensate:
         say(f"run {s.id} is cancelled already")
         return _shown(file, no, json)
     if s.status in read.ENDED:
-        raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
+        then = f": `durun compensate {s.id}` undoes what it did" if compensate and s.status != "compensated" else ""
+        raise NotPossible(f"run {s.id} has ended: it is already {s.status}{then}; nothing was changed")
+    if compensate or Store(file).pinned(no).plan.get("on_cancel") == "compensate":
+        from durun.cli.undo import carried_out
+
+        return carried_out(file, db, no, Cancel(ms, person(), compensate), quiet=False, json=json)
     for _ in range(3):  # a driver may come or go between the look and the act
         if _left_to_driver(file, no, "cancel", {"grace": ms}):
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
@@ -195,25 +203,29 @@ def _paused(file: File, runs: list[int], plan: str | None, json: bool) -> int:
 
 
 def resolve(
-    run: str, state: str | None = None, *, happened: bool = False, retry: bool = False, fail: bool = False,
+    run: str, state: str | None = None, *, happened: bool = False, retry: bool = False, fail: bool = False, undone: bool = False,
     output: str | None = None, note: str = "", json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
-    """Say of an effect in doubt that it happened, that it is to be begun again, or that it failed."""
+    """Say of an effect in doubt that it happened, that it is to be begun again, or that it failed.
+
+    With --undone, of what a run that compensates could not undo: that it is undone all the same.
+    """
     from durun.plan.data import read_json
 
-    said = [how for how, given in (("happened", happened), ("retry", retry), ("fail", fail)) if given]
+    said = [how for how, given in (("happened", happened), ("retry", retry), ("fail", fail), ("undone", undone)) if given]
     if len(said) != 1:
-        raise Usage("say one of --happened, --retry and --fail")
+        raise Usage("say one of --happened, --retry, --fail and --undone")
     if output is not None and not happened:
         raise Usage("--output goes with --happened")
     try:
         value = None if output is None else read_json(output)
     except ValueError as e:
         raise Usage(f"--output: {e}") from None
-    event = Resolve(said[0], state, value, output is not None, note, person())
     file = opened(db)
     no = read.number(file, run)
     s = read.summary(file, no, alive_in(file.path))
+    failed = _failed_undos(file, s, state) if undone else {}
+    event = Resolve(said[0], state, value, output is not None, note, person(), tuple(failed))
     if s.driver is not None and alive_in(file.path)(s.driver):
         _resolve_there(file, s, event)
     else:
@@ -222,12 +234,26 @@ def resolve(
     if json:
         out_json(doc)
     then = "; its driver goes on" if doc["driver"] and doc["driver"]["alive"] else _then(doc)
-    say(f"run {s.id}: {event.how} is recorded; it is {doc['status']}" + then)
+    of = f" of {', '.join(failed.values())}" if failed else ""
+    say(f"run {s.id}: {event.how} is recorded{of}; it is {doc['status']}" + then)
     return 0
 
 
 def _then(doc: dict[str, Json]) -> str:
+    if doc["status"] == "blocked":
+        return "".join(f"\n  {w['message']}: {w['command']}" for w in doc["waiting_for"])
     return "" if doc["status"] in read.ENDED else f"; `durun resume {doc['id']}` goes on"
+
+
+def _failed_undos(file: File, s: read.Summary, state: str | None) -> dict[int, str]:
+    """What could not be undone, of the state that is named or the only one there is: effect -> its path and visit."""
+    from durun.render.document import path_of
+
+    found = [(u["effect"], str(path_of(u["scope"], u["state"])), u["visit"]) for u in read.undos(file, s.no, "failed")]
+    paths = dict.fromkeys(path for _, path, _ in found)
+    if state is None and len(paths) > 1:
+        raise NotPossible(f"run {s.id}: several states could not be undone; name one of {', '.join(paths)}")
+    return {effect: f"{path} (visit {visit})" for effect, path, visit in found if state in (None, path, f"{path}~undo")}
 
 
 def _resolve_there(file: File, s: read.Summary, event: Resolve) -> None:
@@ -235,17 +261,27 @@ def _resolve_there(file: File, s: read.Summary, event: Resolve) -> None:
     if s.status != "blocked":
         raise NotPossible(f"run {s.id} is {s.status}, and is being driven: nothing of it is in doubt now")
     store = Store(file)
-    w = real_world()
-    decide(store.pinned(s.no).plan, store.load(s.no), event, Moment(w.now(), w.clock(), w.boot, None, w.draw()), Evaluator())
-    seen = read.details(file, s.no)["events"]
-    data = {"how": event.how, "state": event.state, "output": event.output, "has_output": event.has_output, "note": event.note}
+    judged(store, s.no, event)
+    seen = read.events(file, s.no)
+    data = {name: value for name, value in event._asdict().items() if name != "by"}
     store.add_note(s.no, "resolve", data, event.by, now())
     _until(file, s.no, ended=False, seconds=30)
-    refused = [e for e in read.history(file, s.no, seen) if e["kind"] == "refused" and e["data"].get("asked") == "resolve"]
-    if refused:
-        raise NotPossible(refused[0]["data"]["why"])
+    refused_since(file, s.no, seen, "resolve")
     if store.notes(s.no):
         raise Held(f"run {s.id}: {event.how} is noted, its driver has not acted on it yet: `durun show {s.id}`")
+
+
+def judged(store: Store, no: int, event: Happening) -> None:
+    """What a driver would refuse is refused here, before it is left to it. Raises NotPossible."""
+    w = real_world()
+    decide(store.pinned(no).plan, store.load(no), event, Moment(w.now(), w.clock(), w.boot, None, w.draw()), Evaluator())
+
+
+def refused_since(file: File, no: int, seen: int, asked: str) -> None:
+    """Raises NotPossible where a driver refused what it was asked after that row of the history."""
+    for e in read.history(file, no, seen):
+        if e["kind"] == "refused" and e["data"].get("asked") == asked:
+            raise NotPossible(e["data"]["why"])
 
 
 def _resolve_here(db: str | None, no: int, event: Resolve) -> None:
@@ -259,5 +295,6 @@ def _resolve_here(db: str | None, no: int, event: Resolve) -> None:
                     f"run {engine.at.run.id}: its command is still alive: `durun resume {engine.at.run.id}` waits for it"
                 )
             engine.move(event)
+            engine.settle_undoing()
         finally:
             d.let_go(engine)

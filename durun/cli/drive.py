@@ -16,7 +16,7 @@ from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
 from durun.errors import Held as HeldByAnother
-from durun.machine.events import Compensate
+from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
@@ -439,8 +439,8 @@ class DriverProcess:
                 return self._show(s.no, json=json)
         return self.signals.exit
 
-    def compensate(self, engine: Engine, event: Compensate, *, json: bool) -> int:
-        """Undoes what a run that this process holds has done."""
+    def compensate(self, engine: Engine, event: Cancel | Compensate, *, json: bool) -> int:
+        """Undoes what a run that this process holds has done, once nothing of it is under way."""
         with self._watched(engine, json=json), self._given_back(engine):
             engine.recover()
             engine.move(event)
@@ -479,12 +479,13 @@ class DriverProcess:
     def _say_move(self, _: Checkpoint, move: Move) -> None:
         if self.quiet:
             return
+        from durun.render.document import path_of
         from durun.render.text import moved
 
         for line in move.said:
             say(self.name + line)
         for e in move.history:
-            line_ = moved(e.kind, e.state, e.attempt, e.data)
+            line_ = moved(e.kind, path_of(e.scope, e.state), e.attempt, e.data)
             if line_ is not None:
                 say(self.name + line_)
 

@@ -148,10 +148,17 @@ def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
 
 
 def _of(event: dict[str, Any], state: str | None) -> bool:
+    return event["kind"] == "attempt_ended" and _meant(state, event["scope"], event["state"])
+
+
+def _meant(wanted: str | None, scope: str, state: str) -> bool:
+    """Whether a state is the one wanted: by its path, by its name alone, or as a part of the branch, item, map or child named."""
     from durun.render.document import path_of
 
-    path = path_of(event["scope"], event["state"])
-    return event["kind"] == "attempt_ended" and (state is None or state in (event["state"], path))
+    path = str(path_of(scope, state))
+    if wanted is None or wanted in (path, state):
+        return True
+    return path.startswith(wanted) and (wanted.endswith("/") or path[len(wanted)] in "./[")
 
 
 def _logs_document(file: File, no: int, state: str | None) -> int:
@@ -188,8 +195,8 @@ def _live(file: File, no: int, state: str | None) -> list[str]:
     from durun.effects.notes import Begun, Notes
 
     found = []
-    for place, token, _, name in read.under_way(file, no):
-        if state is None or state == name:
+    for place, token, scope, name in read.under_way(file, no):
+        if _meant(state, scope, name):
             notes = Notes(file.folder, place)
             notes.refresh()
             said = notes.of(token)

@@ -168,11 +168,12 @@ def _heard(file: File, no: int, plan: Plan, told: Told) -> Told:
 
 
 def _say_moves(told: Told) -> None:
+    from durun.render.document import path_of
     from durun.render.text import moved
 
     for move in told.moves:
         for e in move.history:
-            line = moved(e.kind, e.state, e.attempt, e.data)
+            line = moved(e.kind, path_of(e.scope, e.state), e.attempt, e.data)
             if line is not None:
                 say(line)
 

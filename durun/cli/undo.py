@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
+from durun.cli.control import judged, refused_since
 from durun.cli.drive import driver
 from durun.cli.reader import out_json, say
 from durun.errors import NotPossible, Usage
-from durun.machine.events import Compensate
+from durun.machine.events import Cancel, Compensate
 from durun.store import read
 from durun.store.file import File
 from durun.store.runs import Store
@@ -34,15 +35,29 @@ def compensate(
     if s.status == "compensated":
         say(f"run {s.id} is compensated already")
         return _shown(file, no, json)
+    return carried_out(file, db, no, Compensate(ms, person(), force), quiet=quiet, json=json)
+
+
+def carried_out(file: File, db: str | None, no: int, event: Cancel | Compensate, *, quiet: bool, json: bool) -> int:
+    """Undoes a run here, or has its driver do it and waits until it is through. Exits by the run."""
+    alive, store = alive_in(file.path), Store(file)
+    s = read.summary(file, no, alive)
     if s.driver is None or not alive(s.driver):
-        return _here(db, no, Compensate(ms, person(), force), quiet=quiet, json=json)
-    if Store(file).add_note(no, "compensate", {"grace": ms, "force": force}, person(), now()) == 0:
-        return _here(db, no, Compensate(ms, person(), force), quiet=quiet, json=json)
+        return _here(db, no, event, quiet=quiet, json=json)
+    judged(store, no, event)
+    seen = read.events(file, no)
+    if isinstance(event, Cancel):
+        kind, data = "cancel", {"grace": event.grace, "compensate": event.compensate}
+    else:
+        kind, data = "compensate", {"grace": event.grace, "force": event.force}
+    if store.add_note(no, kind, data, event.by, now()) == 0:
+        return _here(db, no, event, quiet=quiet, json=json)
     _follow(file, no)
+    refused_since(file, no, seen, kind)
     return _shown(file, no, json)
 
 
-def _here(db: str | None, no: int, event: Compensate, *, quiet: bool, json: bool) -> int:
+def _here(db: str | None, no: int, event: Cancel | Compensate, *, quiet: bool, json: bool) -> int:
     with driver(where(db), create=False, quiet=quiet) as d:
         engine = d.take(no)
         try:

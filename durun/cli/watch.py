@@ -15,6 +15,7 @@ from durun.cli.drive import hearing
 from durun.cli.reader import out_json, say
 from durun.engine import Signals
 from durun.machine.model import Position
+from durun.render.document import path_of
 from durun.render.text import moved, plain, stands
 from durun.store import read
 from durun.store.file import File
@@ -133,7 +134,7 @@ class Watched:
             self._after = e["no"]
             if self.live is not None:
                 self.live.hear(e["kind"], e["scope"], e["state"], e["attempt"], e["data"], e["at"])
-            elif (line := moved(e["kind"], e["state"], e["attempt"], e["data"])) is not None:
+            elif (line := moved(e["kind"], path_of(e["scope"], e["state"]), e["attempt"], e["data"])) is not None:
                 say(line)
         self.summary = read.summary(self.file, self.no, self.alive)
         if self.live is not None:

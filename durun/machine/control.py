@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durun.errors import NotPossible, PlanRefused
-from durun.machine import clock, doubt, stopping, walk
+from durun.machine import clock, doubt, stopping, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
@@ -17,6 +17,8 @@ def cancel(d: Draft, event: Cancel) -> None:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
     if run.undoing is not None:
         raise NotPossible(f"run {run.id} compensates: what it undoes is not cut short; `durun show {run.id}` says what is left")
+    if event.compensate:
+        undo.turns_back(run, force=False)
     if run.cancel is None or stopping.is_over(run):
         d.tell("cancel_asked", None, None, by=event.by)
     then = {"then": "compensate"} if event.compensate or (run.cancel or {}).get("then") else {}

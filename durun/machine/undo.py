@@ -17,7 +17,7 @@ from durun.errors import ExpressionError, NotPossible
 from durun.machine import doubt, request, scope, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve
-from durun.machine.model import Effect, Phase, Position, Status, Undo
+from durun.machine.model import Effect, Phase, Position, Run, Status, Undo
 from durun.machine.outcome import DONE, NOT_DONE, OutputError, output_of
 from durun.plan.canonical import State
 
@@ -77,9 +77,7 @@ def wanted(d: Draft, event: Compensate) -> None:
     run = d.run
     if run.status is Status.COMPENSATED:
         raise NotPossible(f"run {run.id} is compensated already")
-    if run.pivot is not None and not event.force:
-        said = f"`durun compensate {run.id} --force` undoes it all the same"
-        raise NotPossible(f"run {run.id} has passed its point of no return, {run.pivot}: {said}")
+    turns_back(run, force=event.force)
     if run.undoing is not None:
         if run.status is Status.COMPENSATING:
             raise NotPossible(f"run {run.id} is compensating already")
@@ -95,6 +93,13 @@ def wanted(d: Draft, event: Compensate) -> None:
         d.move.stop = [no for p in begun if (no := p.asking or p.effect) is not None]
         return doubt.withdraw(d)
     begin(d, event.by or "a person")
+
+
+def turns_back(run: Run, *, force: bool) -> None:
+    """Raises NotPossible where a run has passed its point of no return, and is not forced back."""
+    if run.pivot is not None and not force:
+        said = f"`durun compensate {run.id} --force` undoes it all the same"
+        raise NotPossible(f"run {run.id} has passed its point of no return, {run.pivot}: {said}; nothing was changed")
 
 
 def begin(d: Draft, by: str) -> None:
@@ -245,8 +250,9 @@ def undone(d: Draft, inner: str) -> None:
     """An undo has done its work."""
     p = d.position(inner)
     assert p.of is not None
-    d.tell("undone", p, None, effect=p.of, by=p.effect)
-    d.put_undo_status(p.of, "undone", p.effect)
+    by = p.effect if p.effect is not None else d.row(inner, "undo").effect  # one that has left its state names none
+    d.tell("undone", p, None, effect=p.of, by=by)
+    d.put_undo_status(p.of, "undone", by)
     d.drop(inner)
 
 
@@ -274,11 +280,18 @@ def ended(d: Draft, event: NothingOwed) -> None:
 # --- a person ---
 
 
+def _meant(p: Position, state: str | None) -> bool:
+    """Whether a person who names this state means the undo that stands here: by its own path, or that of what it undoes."""
+    return state in (None, scope.path_of(p.scope, p.state), scope.parts(p.scope)[-1].path)
+
+
 def resolve(d: Draft, event: Resolve) -> None:
     """What a person says while a run compensates: of what is in doubt, or of an undo that failed."""
     p = standing(d)
+    if p is not None and not (p.phase in (Phase.DOUBT, Phase.LOST) and _meant(p, event.state)):
+        p = None
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
-    if p is None or p.phase not in (Phase.DOUBT, Phase.LOST):
+    if p is None:
         if event.how != "undone" or not event.effects:
             raise NotPossible(
                 f"run {d.run.id}: nothing of it is in doubt; an undo that failed takes --undone, or `durun compensate {d.run.id}`"

@@ -19,7 +19,7 @@ def when(ms: int | None) -> str | None:
 def path_of(scope: str, state: str | None) -> str | None:
     if not scope or state is None:
         return state
-    return f"{scope}{state}" if scope.endswith("/") else f"{scope}.{state}"
+    return f"{scope}{state}" if scope.endswith(("/", "~")) else f"{scope}.{state}"
 
 
 def line(s: Summary) -> dict[str, Json]:
@@ -41,7 +41,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
         "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
-        "effects": [_effect(e) for e in d["effects"]], "undo": [],
+        "effects": [_effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
         "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
         "driver": {"place": s.driver, "alive": alive} if s.driver else None,
     }  # fmt: skip
@@ -65,12 +65,13 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 name = p["data"]["wants"]["signal"]
                 found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
             case "doubt":
-                said = f"whether {path} happened is not known"
-                found.append(_wanted(path, s.reason or "in_doubt", path, said, None, resolve_command(s.id, path)))
+                found.append(_doubt(s, path, p["data"].get("settling", False)))
             case "held":
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
     if s.reason == "not_stopped":
         found.append(_wanted(s.state, s.reason, s.state, not_stopped(d["cancel"] or {}), None, f"durun cancel {s.id}"))
+    if s.reason == "undo_failed":
+        found += _not_undone(s.id, d["undo"])
     if s.status == "paused" and s.reason == "all":
         found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
     elif s.status in ("interrupted", "paused"):
@@ -93,8 +94,31 @@ def not_stopped(cancel: dict[str, Json]) -> str:
     return said + (f": its keeper stands still (`kill -CONT {keeper}`)" if keeper else "")
 
 
-def resolve_command(id: str, path: str | None) -> str:
-    return f"durun resolve {id} {path} --happened | --retry | --fail"
+def _doubt(s: Summary, path: Json, settling: bool) -> dict[str, Json]:
+    """What only a person knows: of an effect, of one that is to be undone, or of an undo."""
+    of = path.removesuffix("~undo")
+    said = f"whether {of} happened is not known" if settling or of == path else f"whether {of} was undone is not known"
+    ways = "--happened | --fail | --undone" if settling else "--happened | --retry | --fail"
+    return _wanted(path, s.reason or "in_doubt", path, said, None, f"durun resolve {s.id} {_word(path)} {ways}")
+
+
+def _word(path: str | None) -> str:
+    """A path as a word for the shell."""
+    import shlex
+
+    return shlex.quote(path or "")
+
+
+def _not_undone(id: str, undo: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """What could not be undone, once for each state."""
+    failed = {path_of(u["scope"], u["state"]): u["error"] or {} for u in reversed(undo) if u["status"] == "failed"}
+    out = []
+    for path, error in failed.items():
+        why = ": ".join(str(error[word]) for word in ("name", "message") if error.get(word))
+        said = f"{path} could not be undone" + (f": {why}" if why else "")
+        command = f"durun compensate {id} | durun resolve {id} {_word(path)} --undone"
+        out.append(_wanted(path, "undo_failed", path, said, None, command))
+    return out
 
 
 def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
@@ -105,7 +129,7 @@ def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
         names = [option["name"] for option in wants["options"] if option["reject"] == no]
         more = f" --answer {'|'.join(names)}" if len(names) > 1 else ""
         more += " --data JSON" if "schema" in wants and not no else ""
-        commands += [f"durun {word} {id} {path}{more}"] if names else []
+        commands += [f"durun {word} {id} {_word(path)}{more}"] if names else []
     return {
         **_wanted(path, "approval", path, wants["message"], p["due"], " | ".join(commands)),
         "data": wants.get("data"), "options": wants["options"], "schema": wants.get("schema"), "digest": wants["digest"],
@@ -135,6 +159,13 @@ def _effect(e: dict[str, Json]) -> dict[str, Json]:
         "no": e["no"], "path": path_of(e["scope"], e["state"]), "visit": e["visit"], "kind": e["kind"], "key": e["key"],
         "status": e["status"], "attempt": e["attempt"], "exit": e["exit"], "error": e["error"],
         "intended_at": when(e["intended_at"]), "ended_at": when(e["ended_at"]),
+    }  # fmt: skip
+
+
+def _undo(u: dict[str, Json]) -> dict[str, Json]:
+    return {
+        "effect": u["effect"], "path": path_of(u["scope"], u["state"]), "visit": u["visit"], "status": u["status"], "key": u["key"],
+        "error": u["error"], "by": u["by"],
     }  # fmt: skip
 
 

@@ -87,6 +87,8 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
     if doc["effects"]:
         out.append("  effects" + (f"  (the last 20 of {len(doc['effects'])})" if len(doc["effects"]) > 20 else ""))
         out += [_effect(e) for e in doc["effects"][-20:]] if now is None else _effects(doc["effects"][-20:], now)
+    if doc["undo"]:
+        out += _undos(doc["undo"])
     out += [f"  {'can do' if i == 0 else '      '}   {command}" for i, command in enumerate(can_do(doc))]
     return "\n".join(out)
 
@@ -178,18 +180,40 @@ def _effect(e: dict[str, Json]) -> str:
     return f"    {e['path']} visit {e['visit']}{what}: {how}{name}, attempt {e['attempt']}, key {e['key']}"
 
 
+UNDO = {
+    "owed": "to be undone", "registered": "to be undone, if it happened", "undone": "undone", "not_needed": "nothing to undo",
+    "failed": "could not be undone",
+}  # fmt: skip
+
+
+def _undos(undo: list[dict[str, Json]]) -> list[str]:
+    """The log of undos: how many of each kind, and the last 20, those that are not settled first."""
+    count = [(said, sum(u["status"] == status for u in undo)) for status, said in UNDO.items()]
+    out = ["  undo     " + ", ".join(f"{n} {said}" for said, n in count if n)]
+    for u in sorted(undo, key=lambda u: u["status"] in ("undone", "not_needed"))[:20]:
+        error = f", {plain(u['error']['name'])}: {plain(u['error'].get('message', ''))}" if u["error"] else ""
+        key = f", key {u['key']}" if u["status"] == "failed" else ""
+        out.append(f"    {plain(u['path'])} visit {u['visit']}: {UNDO[u['status']]}{error.removesuffix(': ')}{key}")
+    return out
+
+
 def can_do(doc: dict[str, Json]) -> list[str]:
     """The commands that go on from here."""
     id = doc["id"]
+    may_undo = any(u["status"] in ("owed", "registered", "failed") for u in doc["undo"])
+    undo = [f"durun compensate {id}"] if may_undo else []
     match doc["status"]:
         case "failed":
-            return [f"durun resume {id}", f"durun logs {id} {doc['state']}", f"durun history {id}"]
+            return [f"durun resume {id}", *undo, f"durun logs {id} {doc['state']}", f"durun history {id}"]
+        case "succeeded" | "cancelled":
+            return undo
         case "paused" if doc["reason"] == "all":
-            return ["durun resume --all", f"durun cancel {id}"]
-        case "interrupted" | "paused":
-            return [f"durun resume {id}", f"durun cancel {id}"]
-        case "waiting" | "blocked":
-            return [f"durun cancel {id}"]
+            return ["durun resume --all", f"durun cancel {id}", *undo]
+        case "interrupted" | "paused" | "waiting" | "blocked":
+            resume = [f"durun resume {id}"] if doc["status"] in ("interrupted", "paused") else []
+            if doc["undoing"]:  # what it undoes is not cut short
+                return [*resume, *(undo if doc["reason"] == "undo_failed" else [])]
+            return [*resume, f"durun cancel {id}", *undo]
     return []
 
 
@@ -205,7 +229,8 @@ def event(e: dict[str, Json]) -> str:
 
 
 def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Json]) -> str | None:
-    """The line a driver says for a row of history, or None where it says nothing."""
+    """The line a driver says for a row of history, or None where it says nothing. `state` is a path."""
+    state = plain(state)
     match kind:
         case "left":
             return f"{state}: done, on to {data['next']}" if data["next"] != "succeeded" else f"{state}: done"

@@ -156,10 +156,10 @@ def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Su
 def details(file: File, no: int) -> dict[str, Json]:
     """Everything `show` tells of a run, as plain data."""
     db = file.db
-    names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, fence, seq, events"
+    names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, undoing, fence, seq, events"
     row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
     out = dict(zip(names.split(", "), row, strict=True))
-    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel"):
+    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing"):
         out[name] = _value(out[name])
     out["positions"] = [
         dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
@@ -168,6 +168,7 @@ def details(file: File, no: int) -> dict[str, Json]:
     for p in out["positions"]:
         p["data"] = _value(p["data"])
     out["effects"] = effects(file, no, 200)
+    out["undo"] = undos(file, no)
     kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
     out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
@@ -183,6 +184,25 @@ def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
     return out
 
 
+def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json]]:
+    """The log of undos of a run, or those of a status, in reverse order of the beginning of what they undo.
+
+    `error` is that of the undo; `by` is the effect that undid it, or tried to.
+    """
+    sql = (
+        "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, b.error, u.error, u.by FROM undos u"
+        " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
+        f" WHERE u.run = ?{'' if status is None else ' AND u.status = ?'}"
+        " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no DESC"
+    )
+    out = []
+    for *row, error, unfit, by in rows(file.db, sql, (no,) if status is None else (no, status)):
+        said = _value(error) if error is not None else {"name": "expression", "message": unfit} if unfit else None
+        names = ("effect", "scope", "state", "visit", "status", "key")
+        out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by})
+    return out
+
+
 def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:
     """The rows of a run's history after a number."""
     names = ("no", "at", "kind", "scope", "state", "visit", "attempt", "data")
@@ -195,20 +215,41 @@ def events(file: File, no: int) -> int:
     return int(rows(file.db, "SELECT events FROM runs WHERE no = ?", (no,))[0][0])
 
 
-def output_of(file: File, no: int, state: str | None) -> tuple[bool, Json]:
-    """(whether there is one, the output) of a run, or of a state of it by path."""
-    if state is None:
+def place_of(path: str) -> tuple[str, str]:
+    """The scope and the name of the state at a path. A label may hold any mark but a bracket."""
+    at = max(path.rfind(mark, path.rfind("]") + 1) for mark in "./~")
+    return (path[: at + (path[at] != ".")], path[at + 1 :]) if at >= 0 else ("", path)
+
+
+def _part_at(path: str) -> tuple[str, str]:
+    """The path of the state that holds a branch or item, and the name or label of that."""
+    at = path.rfind("[") if path.endswith("]") else -1
+    return (path[:at], path[at + 1 : -1]) if at >= 0 else place_of(path)
+
+
+def output_of(file: File, no: int, path: str | None) -> tuple[bool, Json]:
+    """(whether there is one, the output) of a run, or by path of a state, a branch, an item or a child.
+
+    Of a state in a branch, item or child that has ended, the output of its last effect is what there still is.
+    """
+    if path is None:
         text = rows(file.db, "SELECT output FROM runs WHERE no = ?", (no,))[0][0]
         return text is not None, _value(text)
-    scope, _, name = state.rpartition(".")
-    sql = (
+    path = path.removesuffix("/")  # a child gives what the state that calls it gives
+    of_state = (
         "SELECT s.ended AND s.error IS NULL, coalesce(s.output, e.output) FROM states s"
         " LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ? AND s.scope = ? AND s.state = ?"
     )
-    found = rows(file.db, sql, (no, scope, name))
-    if not found:
-        return False, None
-    return bool(found[0][0]), _value(found[0][1])
+    of_part = "SELECT status = 'succeeded', output FROM items WHERE run = ? AND path = ? AND label = ?"
+    of_effect = (
+        "SELECT status = 'done' AND output IS NOT NULL, output FROM effects WHERE run = ? AND scope = ? AND state = ?"
+        " AND kind IN ('run', 'http', 'undo') ORDER BY no DESC LIMIT 1"
+    )
+    for sql, at in ((of_state, place_of(path)), (of_part, _part_at(path)), (of_effect, place_of(path))):
+        found = rows(file.db, sql, (no, *at))
+        if found:
+            return bool(found[0][0]), _value(found[0][1])
+    return False, None
 
 
 def secrets(file: File, no: int) -> tuple[list[Json], str]:
@@ -221,14 +262,16 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
     names = ("scope", "state", "visit", "phase", "effect", "due", "data")
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
+    wants = f"status = 'paused' OR reason = 'undo_failed' OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = f"SELECT {columns}, directory FROM runs WHERE {OPEN} AND (status = 'paused' OR EXISTS ({asks})) ORDER BY no"
+    sql = f"SELECT {columns}, directory FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
     found = rows(file.db, sql)
     out = []
     for s, row in zip(_seen([row[:-1] for row in found], alive), found, strict=True):
         placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
         positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
-        out.append((s, {"positions": positions, "directory": row[-1]}))
+        failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
+        out.append((s, {"positions": positions, "directory": row[-1], "undo": failed}))
     return out
 
 
@@ -242,7 +285,9 @@ def only_asks(file: File, no: int) -> bool:
     return bool(phases) and phases <= {"asked", "listening"}
 
 
-def under_way(file: File, no: int) -> list[tuple[str, str, int, str]]:
-    """(place, token, effect, state) of what is to begin or has begun."""
-    sql = "SELECT place, no, attempt, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
-    return [(place, f"{no}.{effect}.{attempt}", effect, state) for place, effect, attempt, state in rows(file.db, sql, (no,))]
+def under_way(file: File, no: int) -> list[tuple[str, str, str, str]]:
+    """(place, token, scope, state) of what is to begin or has begun."""
+    sql = (
+        "SELECT place, no, attempt, scope, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
+    )
+    return [(place, f"{no}.{effect}.{attempt}", *of) for place, effect, attempt, *of in rows(file.db, sql, (no,))]
