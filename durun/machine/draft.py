@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from hashlib import sha1
 from typing import Any, Protocol
 
 from durun.machine import scope as scopes
@@ -321,7 +321,7 @@ class Draft:
             f"{part.state}#{self.position(part.scope).visit}" + (f"[{part.name}]." if part.kind == "item" else f".{part.name}.")
             for part in scopes.own(scope)
         )
-        return str(uuid.uuid5(uuid.UUID(hex=namespace), "/".join((f"{around}{name}#{visit}", *more))))
+        return uuid5(namespace, "/".join((f"{around}{name}#{visit}", *more)))
 
     # places
 
@@ -417,6 +417,13 @@ def holds(p: Position) -> bool:
 def policy(state: State) -> dict[str, Json]:
     """What a state says of the branches or items it holds; nothing where it is a child."""
     return state.get("map") or state.get("parallel") or {}  # type: ignore[return-value]
+
+
+def uuid5(namespace: str, name: str) -> str:
+    """A UUID of version 5 (RFC 9562, 5.5) in a namespace of 32 hex digits; to import `uuid` costs an interpreter start."""
+    raw = bytearray(sha1(bytes.fromhex(namespace) + name.encode(), usedforsecurity=False).digest()[:16])
+    raw[6], raw[8] = raw[6] & 0x0F | 0x50, raw[8] & 0x3F | 0x80
+    return f"{raw[:4].hex()}-{raw[4:6].hex()}-{raw[6:8].hex()}-{raw[8:10].hex()}-{raw[10:].hex()}"
 
 
 @lru_cache(maxsize=16)
