@@ -203,8 +203,10 @@ class Commands:
     def _read(self) -> bytes:
         """The next bytes, b'' at the end. A reset is said once, before what the other side still wrote."""
         for _ in range(2):
-            with contextlib.suppress(ConnectionResetError):
+            try:
                 return self._socket.recv(READ)
+            except ConnectionResetError:
+                continue
         return b""
 
     def close(self, *, keep: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from durun.machine import scope as scopes
 from durun.machine.events import Moment
-from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Item, Move, Phase, Position, Run, StateRow, Status, Undo
+from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Item, Move, Phase, Position, StateRow, Status, Undo
 from durun.plan.canonical import Level, Plan, State
 from durun.plan.expressions import Lazily
 
@@ -36,22 +36,19 @@ class Evaluate(Protocol):
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "todo")
+    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "run", "todo")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
         self.at = at
         self.moment = moment
         self.evaluate = evaluate
+        self.run = at.run
         self.move = Move(at.run)
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
 
     # reads
-
-    @property
-    def run(self) -> Run:
-        return self.move.run
 
     def position(self, scope: str) -> Position:
         found = self.found(scope)
@@ -82,10 +79,11 @@ class Draft:
         return any(scopes.inside(scope, path) for path in fresh) or any(scopes.under(scope, outer) for outer in gone)
 
     def level(self, scope: str) -> Level:
-        return scopes.level(self.plan, scope)
+        return scopes.level(self.plan, scope) if scope else self.plan
 
     def state(self, position: Position) -> State:
-        return self.level(position.scope)["states"][position.state]
+        level = scopes.level(self.plan, position.scope) if position.scope else self.plan
+        return level["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
         key = (scope, name)
@@ -109,7 +107,7 @@ class Draft:
     # writes
 
     def set_run(self, **changes: Any) -> None:
-        self.move.run = self.move.run._replace(**changes)
+        self.run = self.move.run = self.run._replace(**changes)
 
     def put(self, position: Position) -> Position:
         stood = self.found(position.scope)

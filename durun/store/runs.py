@@ -326,7 +326,8 @@ class Store:
         db.execute("INSERT INTO notes (run, kind, data, by, at) VALUES (?, ?, ?, ?, ?)", (no, kind, canonical_text(data), by, now))
 
     def notes(self, no: int) -> list[Note]:
-        found = rows(self.file.db, "SELECT no, kind, data, by FROM notes WHERE run = ? ORDER BY no", (no,))
+        # sorted here: with ORDER BY the statement would be compiled anew each time, in every move
+        found = sorted(rows(self.file.db, "SELECT no, kind, data, by FROM notes WHERE run = ?", (no,)))
         return [Note(n, kind, value_of(data), by) for n, kind, data, by in found]
 
     # what people and programs outside say
