@@ -145,9 +145,12 @@ class Engine:
         )
         for move in moves:
             apply(self.at, move)
-            self.watch(self.at, move)
-        for move in moves:
-            self.perform(move)
+        try:
+            for move in moves:
+                self.perform(move)
+        finally:  # while what was to begin is being begun
+            for move in moves:
+                self.watch(self.at, move)
 
     def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
         at, moves = self.at, []

@@ -10,8 +10,7 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from durun.effects.command import (
@@ -53,13 +52,18 @@ def new_commands(folder: str, place: str) -> Commands:
         return Commands(folder, place)
 
 
-@contextmanager
-def usable(folder: str) -> Iterator[None]:
+class usable:
     """What the system refuses in the folder of logs, locks and notes is a refusal: the next resume finds what is stored there."""
-    try:
-        yield
-    except OSError as e:
-        raise StoreUnusable(unusable(folder, e.errno or 0)) from None
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if isinstance(error, OSError):
+            raise StoreUnusable(unusable(self._folder, error.errno or 0)) from None
 
 
 def unusable(folder: str, number: int) -> str:
@@ -97,6 +101,9 @@ class Deliverer:
         self.secrets.learn()
         self._vain = 0
         self._own = {commands.place}  # the places of this driver
+        base = pinned.pins["base"]
+        self._env = {**base, **pinned.pins["env"]}
+        self._without = (*(name for name in PINNED if name not in base), *self.secrets.names)
 
     @property
     def place(self) -> str:
@@ -140,11 +147,10 @@ class Deliverer:
         return f"{self.no}.{effect.no}.{effect.attempt}"
 
     def _request(self, run: Run, effect: Effect, r: Json, token: str, number: int) -> Request:
-        pins = self.pinned.pins
         argv = r["argv"] if "argv" in r else [*SHELLS[r["shell"]], r["script"], "durun"]
-        base = pins["base"]
-        env = {**base, **run.env, **r["env"]}
-        env |= {
+        env = {
+            **self._env,
+            **r["env"],
             "DURUN_RUN_ID": r.get("run", run.id),
             "DURUN_STATE": path_of(effect.scope, effect.state),
             "DURUN_VISIT": str(effect.visit),
@@ -158,8 +164,8 @@ class Deliverer:
         if stdin is not None:
             stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
         cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory
-        without = (*(name for name in PINNED if name not in base), *self.secrets.names)
-        return Request(token, argv, env, cwd, stdin, r.get("timeout"), r.get("heartbeat"), bool(r.get("capture")), without)
+        capture = bool(r.get("capture"))
+        return Request(token, argv, env, cwd, stdin, r.get("timeout"), r.get("heartbeat"), capture, self._without)
 
     def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None:
         """Has the command of an effect stopped. A request has the first grace to answer."""

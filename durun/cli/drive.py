@@ -363,6 +363,7 @@ class DriverProcess:
 
     def _drive(self, engine: Engine, *, wait: bool, sit: bool, json: bool) -> None:
         """Drives a run; on a terminal whoever sits there is asked, and it goes on with what they say."""
+        settled()
         engine.drive(wait=wait, sit=sit)
         if json or self.quiet or sit or not wait or not sys.stdin.isatty():
             return
@@ -592,6 +593,14 @@ def driver(path: str, *, create: bool, quiet: bool) -> Iterator[DriverProcess]:
         yield d
     finally:
         d.close()
+
+
+def settled() -> None:
+    """All that a driver needs is loaded, and stays: the collector looks at it no more, and comes only for what is made now."""
+    import gc
+
+    gc.freeze()
+    gc.set_threshold(20_000, 20)
 
 
 @contextmanager

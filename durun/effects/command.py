@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 GRACE = 10_000  # ms between a signal and the next
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
+READ = 1 << 16  # bytes of answers read at once
 PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
 # in the order in which they may go: without a journal there is nothing to take over
@@ -140,10 +141,10 @@ class Commands:
         return self._number
 
     def data_path(self, number: int) -> str:
-        return os.path.join(self.path, f"{number}.json")
+        return f"{self.path}/{number}.json"
 
     def alive_path(self, number: int) -> str:
-        return os.path.join(self.path, f"{number}.alive")
+        return f"{self.path}/{number}.alive"
 
     def begin(self, request: Request, number: int) -> None:
         """Asks the keeper to begin. What becomes of it comes as a report."""
@@ -170,7 +171,7 @@ class Commands:
 
     def receive(self, timeout: float | None = 0) -> list[Report]:
         """What the keeper has to say, waiting at most so many seconds for it (None: however long)."""
-        if self._gone or not self._readable(timeout):
+        if self._gone or (timeout is not None and not self._readable(timeout)):
             return []
         data = self._read()
         if not data:
@@ -195,16 +196,18 @@ class Commands:
             return "it is gone"
         return os.strerror(code) if code > 0 else f"a signal ended it ({-code})"
 
-    def _readable(self, timeout: float | None) -> bool:
+    def _readable(self, timeout: float) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(None if timeout is None else max(0, int(timeout * 1000))))
+        return bool(poll.poll(max(0, int(timeout * 1000))))
 
     def _read(self) -> bytes:
         """The next bytes, b'' at the end. A reset is said once, before what the other side still wrote."""
         for _ in range(2):
-            with contextlib.suppress(ConnectionResetError):
-                return self._socket.recv(1 << 20)
+            try:
+                return self._socket.recv(READ)
+            except ConnectionResetError:
+                continue
         return b""
 
     def sign(self, said: str) -> None:

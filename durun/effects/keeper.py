@@ -168,7 +168,10 @@ class Keeper:
         self.jobs: dict[str, Job] = {}
         self.waiting: list[Request] = []
         self.pool: dict[str, list[File]] = {"out": [], "err": []}
+        self.spare: dict[str, File | None] = {}  # of each kind that was printed to: one made ahead, never used
         self.made = {"out": 0, "err": 0}
+        self.without: tuple[str, ...] = ()
+        self.base: Env = posix.environ
         self.incoming, self.outgoing = b"", b""
         self.orphan = self.closed = self.introduced = self.reset = False
         self.control_at = 0
@@ -183,13 +186,15 @@ class Keeper:
         poll = select.poll()
         poll.register(read, select.POLLIN)
         poll.register(SOCKET, select.POLLIN)
+        writing = False
         try:
             self.introduce()
         except OSError:
             pass  # a full disk: again before the first command
         while self.jobs or self.waiting or not self.orphan:
-            if not self.orphan:
-                poll.modify(SOCKET, select.POLLIN | (select.POLLOUT if self.outgoing else 0))
+            if not self.orphan and bool(self.outgoing) != writing:
+                writing = not writing
+                poll.modify(SOCKET, select.POLLIN | (select.POLLOUT if writing else 0))
             for fd, what in poll.poll(self.patience()):
                 if fd == read:
                     posix.read(read, READ)
@@ -208,6 +213,8 @@ class Keeper:
                 self.begin(request)
             if self.orphan:
                 self.obey()
+            elif self.jobs:
+                self.make_ahead()
         self.tidy()
 
     def patience(self) -> int:
@@ -242,6 +249,8 @@ class Keeper:
                 data = b""
             self.orphan = not data
             self.incoming += data
+            if 0 < len(data) < READ * 16:  # that was all; what comes now is told by the next look
+                break
         while len(self.incoming) >= 4:
             length = int.from_bytes(self.incoming[:4], "big")
             if len(self.incoming) < 4 + length:
@@ -322,7 +331,7 @@ class Keeper:
             for file in files:
                 opened.append(file.for_command())
             what = "environment"
-            env = environ_of(request)
+            env = self.environ(request)
             what = "directory"
             posix.chdir(request["cwd"])
             what = "program"
@@ -361,6 +370,17 @@ class Keeper:
         else:
             self.answer(self.journal.note_if_it_can_be("nostart", token, number, what))
 
+    def environ(self, request: Request) -> Env:
+        """The driver's environment without what is taken out, and over it what the request says."""
+        if request["without"] != self.without:
+            self.without, self.base = request["without"], posix.environ.copy()
+            for name in self.without:
+                self.base.pop(name.encode("utf-8", "surrogateescape"), None)
+        env = self.base.copy()
+        for name, value in request["env"].items():
+            env[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
+        return env
+
     def introduce(self) -> None:
         """Notes who this is: whoever finds a pid here must know in which boot and which PID namespace it means something."""
         if not self.introduced:
@@ -371,15 +391,32 @@ class Keeper:
     def take(self, kind: str, fresh: bool) -> File:
         if self.pool[kind] and not fresh:
             return self.pool[kind].pop()
+        spare = self.spare.get(kind)
+        if spare is not None:
+            self.spare[kind] = None
+        return spare or self.make(kind)
+
+    def make(self, kind: str) -> File:
         self.made[kind] += 1
         return File("%d.%s" % (self.made[kind], kind))
 
+    def make_ahead(self) -> None:
+        """While commands run: a file for the next one that prints, since to make one is the slowest part of a beginning."""
+        for kind, spare in self.spare.items():
+            if spare is None:
+                try:
+                    self.spare[kind] = self.make(kind)
+                except OSError:  # the disk is full, or fails: who needs one will find out
+                    return
+
     def give_back(self, file: File) -> None:
         """An output file that stayed empty and that nobody has any more is used again: making files is what costs."""
+        kind = file.name.rpartition(".")[2]
         if file.size() == 0 and file.alone():
-            self.pool[file.name.rpartition(".")[2]].append(file)
+            self.pool[kind].append(file)
         else:
             posix.close(file.fd)
+            self.spare.setdefault(kind, None)
 
     def stdin(self, data: bytes | None) -> int:
         """A file without a name: a pipe would hang where it is longer than the pipe and not read."""
@@ -477,15 +514,15 @@ class Keeper:
 
     def tidy(self) -> int:
         """Takes the empty files away; how many there were."""
-        spare = self.pool["out"] + self.pool["err"]
-        self.pool = {"out": [], "err": []}
-        for file in spare:
+        unused = [*self.pool["out"], *self.pool["err"], *(file for file in self.spare.values() if file is not None)]
+        self.pool, self.spare = {"out": [], "err": []}, {}
+        for file in unused:
             posix.close(file.fd)
             try:
                 posix.unlink(file.name)
             except OSError:
                 pass
-        return len(spare)
+        return len(unused)
 
 
 def clock() -> float:
@@ -546,15 +583,6 @@ def file_sum(path: bytes) -> tuple[int, int]:
         return 1, -1
     finally:
         posix.close(fd)
-
-
-def environ_of(request: Request) -> Env:
-    env = posix.environ.copy()
-    for name in request["without"]:
-        env.pop(name.encode("utf-8", "surrogateescape"), None)
-    for name, value in request["env"].items():
-        env[name.encode("utf-8", "surrogateescape")] = value.encode("utf-8", "surrogateescape")
-    return env
 
 
 def find(name: bytes, env: Env) -> bytes:

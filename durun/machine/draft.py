@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from hashlib import sha1
 from typing import Any, Protocol
 
 from durun.machine import scope as scopes
@@ -18,7 +18,6 @@ from durun.machine.model import (
     Move,
     Phase,
     Position,
-    Run,
     StateRow,
     Status,
     Undo,
@@ -29,39 +28,41 @@ from durun.plan.expressions import Lazily
 
 Json = Any
 Holders = dict[str, dict[str, set[str]]]
+Names = Mapping[str, Json]
 LIMIT = 100 * 1024  # of one value in argv or env
+
+
+# the names that are known at every place of a plan
+ALWAYS: dict[str, None] = dict.fromkeys(("input", "vars", "error", "states", "run", "pins"))
 
 
 class Evaluate(Protocol):
     """What the machine needs of an evaluator of expressions; see `plan.expressions.Evaluator`."""
 
-    def expression(self, source: str, names: dict[str, Json]) -> Json: ...
-    def condition(self, source: str, names: dict[str, Json]) -> bool: ...
-    def value(self, template: Json, names: dict[str, Json]) -> Json: ...
-    def text(self, template: Json, names: dict[str, Json], *, limit: int | None = None) -> str: ...
-    def argv(self, templates: list[Json], names: dict[str, Json]) -> list[str]: ...
+    def expression(self, source: str, names: Names) -> Json: ...
+    def condition(self, source: str, names: Names) -> bool: ...
+    def value(self, template: Json, names: Names) -> Json: ...
+    def text(self, template: Json, names: Names, *, limit: int | None = None) -> str: ...
+    def argv(self, templates: list[Json], names: Names) -> list[str]: ...
 
 
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "todo", "touched")
+    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "run", "todo", "touched")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
         self.at = at
         self.moment = moment
         self.evaluate = evaluate
+        self.run = at.run
         self.move = Move(at.run)
         self.touched: set[str] = set()  # paths of states inside which something has changed, since whoever looks last looked
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
 
     # reads
-
-    @property
-    def run(self) -> Run:
-        return self.move.run
 
     def position(self, scope: str) -> Position:
         found = self.found(scope)
@@ -85,10 +86,11 @@ class Draft:
         return kept + [p for p in changed.values() if p is not None]
 
     def level(self, scope: str) -> Level:
-        return scopes.level(self.plan, scope)
+        return scopes.level(self.plan, scope) if scope else self.plan
 
     def state(self, position: Position) -> State:
-        return self.level(position.scope)["states"][position.state]
+        level = scopes.level(self.plan, position.scope) if position.scope else self.plan
+        return level["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
         key = (scope, name)
@@ -112,11 +114,12 @@ class Draft:
     # writes
 
     def set_run(self, **changes: Any) -> None:
-        self.move.run = self.move.run._replace(**changes)
+        self.run = self.move.run = self.run._replace(**changes)
 
     def put(self, position: Position) -> Position:
         stood = self.found(position.scope)
-        if stood is not None:  # what the scope has set and caught is changed by `set_vars` and `set_error` alone
+        # what the scope has set and caught is changed by `set_vars` and `set_error` alone
+        if stood is not None and not (stood.vars is position.vars and stood.error is position.error):
             position = position._replace(vars=stood.vars, error=stood.error)
         return self._put(position)
 
@@ -171,7 +174,8 @@ class Draft:
 
     def tell(self, kind: str, position: Position | None, attempt: int | None = None, **data: Json) -> None:
         """A row of the history; what is empty in `data` is left out."""
-        data = {k: v for k, v in data.items() if v not in ("", None, {})}
+        if data:
+            data = {k: v for k, v in data.items() if v not in ("", None, {})}
         scope, state, visit = (position.scope, position.state, position.visit) if position else ("", None, None)
         self.move.history.append(Event(kind, scope, state, visit, attempt, data))
 
@@ -203,35 +207,53 @@ class Draft:
 
     # what expressions see
 
-    def names(self, scope: str, **more: Json) -> dict[str, Json]:
-        """The names an expression may use at this place; `more` are those of the moment (output, error, key, visit)."""
-        run, plan = self.run, scopes.plan_of(self.plan, scope)
-        home = scopes.plan_scope(scope)
-        child = self.position(home).child if home else None
-        names: dict[str, Json] = {
-            "input": child["input"] if child else run.input,
-            "vars": self.vars(scope),
-            "error": self._error(scope),
-            "states": self._states(scope),
-            "run": {
-                "id": child["id"] if child else run.id,
-                "name": plan["name"],
-                "version": plan["version"],
-                "started_at": moment_text(child["started_at"] if child else run.started_at),
-            },
-            "pins": {"env": {name: run.env[name] for name in plan["pins"]["env"]}},
-        }
+    def names(self, scope: str, **more: Json) -> Lazily:
+        """The names an expression may use at this place; `more` are those of the moment (output, error, key, visit).
+
+        Each is worked out when an expression reads it, so they are good until this move changes something.
+        """
+        given: dict[str, Json] = {}
         for part in scopes.own(scope):
             if part.kind == "item" and self.found(part.inner) is not None:
                 nth = self.position(part.inner).nth or 0
-                names["item"], names["index"] = self.item(part.path, nth).item, nth
-        names.update(more)
-        return names
+                given["item"], given["index"] = self.item(part.path, nth).item, nth
+        given.update(more)
+        return Lazily({**ALWAYS, **given}, lambda name: given[name] if name in given else self._named(scope, name))
+
+    def _named(self, scope: str, name: str) -> Json:
+        """What a name that is known everywhere stands for."""
+        match name:
+            case "vars":
+                return self.vars(scope)
+            case "states":
+                return self._states(scope)
+            case "error":
+                return self._error(scope)
+            case "pins":
+                return {"env": {name: self.run.env[name] for name in scopes.plan_of(self.plan, scope)["pins"]["env"]}}
+        child = self.child(scope)
+        if name == "input":
+            return child["input"] if child else self.run.input
+        plan = scopes.plan_of(self.plan, scope)
+        return {
+            "id": child["id"] if child else self.run.id,
+            "name": plan["name"],
+            "version": plan["version"],
+            "started_at": moment_text(child["started_at"] if child else self.run.started_at),
+        }
+
+    def child(self, scope: str) -> Json:
+        """The child plan that a scope belongs to, None where it belongs to the run's own."""
+        home = scopes.plan_scope(scope)
+        return self.position(home).child if home else None
 
     def vars(self, scope: str) -> dict[str, Json]:
         """The vars as a scope sees them: those of its plan, over them what the scopes around it and it itself have set."""
         home = scopes.plan_scope(scope)
-        seen: dict[str, Json] = dict(self.position(home).vars if home else self.run.vars)
+        seen: dict[str, Json] = self.position(home).vars if home else self.run.vars
+        if home == scope:
+            return seen
+        seen = dict(seen)
         for part in scopes.own(scope):
             stands = self.found(part.inner)
             seen.update((stands.vars if stands is not None else None) or {})
@@ -307,7 +329,7 @@ class Draft:
             f"{part.state}#{self.position(part.scope).visit}" + (f"[{part.name}]." if part.kind == "item" else f".{part.name}.")
             for part in scopes.own(scope)
         )
-        return str(uuid.uuid5(uuid.UUID(hex=namespace), "/".join((f"{around}{name}#{visit}", *more))))
+        return uuid5(namespace, "/".join((f"{around}{name}#{visit}", *more)))
 
     # places
 
@@ -340,8 +362,9 @@ class Draft:
 
 def status_of(positions: list[Position]) -> tuple[Status, str | None]:
     """What a run that has not ended is doing: running while anything moves, else blocked, else waiting."""
-    if any(moves(p) for p in positions):
-        return Status.RUNNING, None
+    for p in positions:
+        if moves(p):
+            return Status.RUNNING, None
     for p in positions:
         if p.phase is Phase.HELD:
             return Status.BLOCKED, reason_of(p.cause)
@@ -406,6 +429,13 @@ def holds(p: Position) -> bool:
 def policy(state: State) -> dict[str, Json]:
     """What a state says of the branches or items it holds; nothing where it is a child."""
     return state.get("map") or state.get("parallel") or {}  # type: ignore[return-value]
+
+
+def uuid5(namespace: str, name: str) -> str:
+    """A UUID of version 5 (RFC 9562, 5.5) in a namespace of 32 hex digits; to import `uuid` costs an interpreter start."""
+    raw = bytearray(sha1(bytes.fromhex(namespace) + name.encode(), usedforsecurity=False).digest()[:16])
+    raw[6], raw[8] = raw[6] & 0x0F | 0x50, raw[8] & 0x3F | 0x80
+    return f"{raw[:4].hex()}-{raw[4:6].hex()}-{raw[6:8].hex()}-{raw[8:10].hex()}-{raw[10:].hex()}"
 
 
 @lru_cache(maxsize=16)

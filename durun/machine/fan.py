@@ -44,13 +44,14 @@ def _items(d: Draft, p: Position, state: State, path: str) -> list[Item]:
     """The branches in the order written, or the items as the expression gives them, once. Raises ExpressionError."""
     if state["kind"] == "parallel":
         return [Item(path, n, b["name"], None) for n, b in enumerate(state["parallel"]["branches"])]
-    given, names = state["map"], d.names(p.scope, visit=p.visit)
-    values = d.evaluate.expression(given["items"], names)
+    given = state["map"]
+    values = d.evaluate.expression(given["items"], d.names(p.scope, visit=p.visit))
     if not isinstance(values, list):
         raise ExpressionError(f"`{given['items']}`: the items of a map are a list, and this is none")
     found: dict[str, Item] = {}
     for n, value in enumerate(values):
-        label = d.evaluate.text(given["label"], {**names, "item": value, "index": n}) if "label" in given else str(n)
+        seen = {"visit": p.visit, "item": value, "index": n}
+        label = d.evaluate.text(given["label"], d.names(p.scope, **seen)) if "label" in given else str(n)
         if not scope.LABEL.fullmatch(label):
             raise ExpressionError(f"the label of item {n} must have 1 to 128 characters, without brackets and line ends")
         if label in found:

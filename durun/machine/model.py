@@ -333,7 +333,8 @@ def _take_away(at: Checkpoint, move: Move) -> None:
 
 def taken_away(move: Move, scope: str) -> bool:
     """Whether what was stored of a scope is taken away by this move."""
-    return any(part.inner in move.gone or part.path in move.fresh for part in parts(scope))
+    fresh, gone = move.fresh, move.gone
+    return bool(fresh or gone) and any(part.inner in gone or part.path in fresh for part in parts(scope))
 
 
 def _place(at: Checkpoint, scope: str, position: Position | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from durun.errors import ExpressionError
 from durun.machine import doubt, poll, walk
-from durun.machine.draft import LIMIT, Draft
+from durun.machine.draft import LIMIT, Draft, Names
 from durun.machine.events import Answered
 from durun.machine.model import Position
 from durun.machine.outcome import DONE, NOT_CERTAIN, NOT_DONE, Outcome, OutputError, output_of_text
@@ -41,7 +41,7 @@ DATES = (
 # --- to render ---
 
 
-def render(d: Draft, act: Json, names: dict[str, Json]) -> Json:
+def render(d: Draft, act: Json, names: Names) -> Json:
     """A frozen request, with every expression worked out. Raises ExpressionError."""
     e = d.evaluate
     request: dict[str, Json] = {word: act[word] for word in ("method", "expect", "max_body")}
@@ -64,7 +64,7 @@ def render(d: Draft, act: Json, names: dict[str, Json]) -> Json:
     return request
 
 
-def _field(e: Any, given: Json, names: dict[str, Json]) -> Json:
+def _field(e: Any, given: Json, names: Names) -> Json:
     value = e.value(given, names)
     if isinstance(value, list):
         return [v if isinstance(v, str) else e.text(v, names) for v in value]

@@ -88,6 +88,7 @@ def inside(scope: str, path: str) -> bool:
     return scope.startswith(path) and scope[len(path) : len(path) + 1] in ("[", ".", "/", "~")
 
 
+@lru_cache(maxsize=4096)
 def own(scope: str) -> tuple[Part, ...]:
     """The steps of a scope since the innermost child plan began."""
     found = parts(scope)
@@ -95,6 +96,7 @@ def own(scope: str) -> tuple[Part, ...]:
     return found[last + 1 :]
 
 
+@lru_cache(maxsize=4096)
 def plan_scope(scope: str) -> str:
     """The scope of the plan that a scope belongs to: '' or that of a child."""
     for part in reversed(parts(scope)):
@@ -105,6 +107,8 @@ def plan_scope(scope: str) -> str:
 
 def level(plan: Plan, scope: str) -> Level:
     """The states that a scope walks through, as the plan has them."""
+    if not scope:
+        return plan
     at: Json = plan
     for part in parts(scope):
         state = at["states"][part.state]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from durun.machine.draft import LIMIT, Evaluate
+from durun.machine.draft import LIMIT, Evaluate, Names
 from durun.plan.expressions import SECRET, Hole, split
 
 Json = Any
@@ -45,12 +45,12 @@ def _without(at: Json, path: Path, found: list[tuple[Path, str]]) -> Json:
     return at
 
 
-def open_places(e: Evaluate, found: list[tuple[Path, str]], names: dict[str, Json]) -> Json:
+def open_places(e: Evaluate, found: list[tuple[Path, str]], names: Names) -> Json:
     """`open` of a request: the texts in parts, everything but the secrets worked out. Raises ExpressionError."""
     return [[list(path), [_part(e, part, names) for part in split(text)]] for path, text in found]
 
 
-def _part(e: Evaluate, part: str | Hole, names: dict[str, Json]) -> Json:
+def _part(e: Evaluate, part: str | Hole, names: Names) -> Json:
     if isinstance(part, str):
         return part
     secret = SECRET.fullmatch(part.source)

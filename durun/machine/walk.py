@@ -7,7 +7,7 @@ from typing import Any
 from durun.errors import ExpressionError
 from durun.machine import asks, clock, doubt, fan, poll, request, retry, secrets, signals, stopping, undo
 from durun.machine import scope as scopes
-from durun.machine.draft import LIMIT, Draft, reason_of
+from durun.machine.draft import LIMIT, Draft, Names, reason_of
 from durun.machine.events import CouldNotStart, Ended
 from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
 from durun.machine.outcome import (
@@ -66,7 +66,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     visit = max(before.visits, floor) + 1
     d.put_row(StateRow(scope, name, visits=visit, peak=before.peak))
     p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven)
-    if stood is not None:  # what belongs to the branch, the item or the child stays with it
+    if scope and stood is not None:  # what belongs to the branch, the item or the child stays with it
         p = p._replace(nth=stood.nth, vars=stood.vars, error=stood.error, child=stood.child, stopping=stood.stopping)
     d.put(p)
     d.tell("entered", p)
@@ -77,8 +77,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
 
 def _floor(d: Draft, scope: str) -> int:
     """The visits that earlier rounds of the state around this scope have used up."""
-    part = next(iter(scopes.parts(scope)[-1:]), None)
-    return d.position(part.scope).floor if part is not None else 0
+    return d.position(scopes.parts(scope)[-1].scope).floor if scope else 0
 
 
 def begin_state(d: Draft, p: Position) -> str | None:
@@ -159,6 +158,8 @@ def waited(d: Draft, p: Position) -> None:
 
 
 def _untimed(p: Position) -> Position:
+    if p.due is None and p.set_at is None and p.length is None:
+        return p
     return p._replace(due=None, length=None, set_at=None, boot=None, clock=None)
 
 
@@ -212,7 +213,7 @@ def issued(d: Draft, p: Position) -> Position:
     return _untimed(p)._replace(phase=Phase.ACTING)
 
 
-def render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
+def render(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     """What is frozen of an effect: every expression worked out, the places of secrets left open. Raises ExpressionError."""
     if not d.plan.get("secrets"):
         return _render(d, act, names, capture=capture)
@@ -223,17 +224,18 @@ def render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json
     return frozen
 
 
-def _render(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
+def _render(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     if "method" in act:
         return request.render(d, act, names)
     return _render_command(d, act, names, capture=capture)
 
 
-def _render_command(d: Draft, act: Act, names: dict[str, Json], *, capture: bool) -> Json:
+def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     from durun.plan.units import duration
 
     e = d.evaluate
-    frozen: dict[str, Json] = {} if names["run"]["id"] == d.run.id else {"run": names["run"]["id"]}
+    run = names["run"]["id"]
+    frozen: dict[str, Json] = {} if run == d.run.id else {"run": run}
     frozen["env"] = {k: e.text(v, names, limit=LIMIT) for k, v in act["env"].items()}
     if "argv" in act:
         frozen["argv"] = e.argv(act["argv"], names)

@@ -57,6 +57,9 @@ class Lazily(Mapping[str, Json]):
         return len(self._names)
 
 
+OBJECTS = (dict, Lazily)  # asked by name: an abstract class costs each look a call
+
+
 def _whole(value: Json) -> Json:
     """A value that does not change any more, and can be stored."""
     return {name: _whole(value[name]) for name in value} if isinstance(value, Lazily) else value
@@ -219,21 +222,34 @@ class Evaluator:
 
     def __init__(self) -> None:
         self._parts: dict[str, list[str | Hole]] = {}
-        self._reads: dict[str, Read] = {}
-        self._programs: dict[str, Any] = {}
+        self._bare: dict[str, Sequence[str | int]] = {}  # those that are nothing but a path
+        self._programs: dict[str, Program] = {}
 
     def expression(self, source: str, names: Names) -> Json:
         """The value of a bare expression."""
         try:
-            plain = PLAIN.fullmatch(source)
-            if plain and NO_NAMES.isdisjoint(fields := plain.group(1).split(".")):
-                return _scalar(_look_up(fields, names))
-            read = self._read(source)
-            if read.bare is not None:
-                return _scalar(_look_up(read.bare, names))
-            return self._by_cel(source, read, names)
+            bare = self._bare.get(source)
+            if bare is not None:
+                return _scalar(_look_up(bare, names))
+            program = self._programs.get(source)
+            if program is not None:
+                return program.value(names)
+            self._learn(source)
         except (Unfit, SyntaxFault, _Missing) as e:
             raise _error(source, str(e)) from None
+        return self.expression(source, names)
+
+    def _learn(self, source: str) -> None:
+        """Reads an expression, and compiles it where it is more than a path. Raises SyntaxFault."""
+        plain = PLAIN.fullmatch(source)
+        if plain and NO_NAMES.isdisjoint(fields := plain.group(1).split(".")):
+            self._bare[source] = fields
+            return
+        read = Read(source)
+        if read.bare is not None:
+            self._bare[source] = read.bare
+        else:
+            self._programs[source] = Program(source, read)
 
     def condition(self, source: str, names: Names) -> bool:
         """The value of a condition: true or false, and nothing that might be taken for one of them."""
@@ -284,31 +300,32 @@ class Evaluator:
             return self.expression(parts[0].source, names)
         return "".join(p if isinstance(p, str) else _text(self.expression(p.source, names), p.source) for p in parts)
 
-    def _read(self, source: str) -> Read:
-        read = self._reads.get(source)
-        if read is None:
-            read = self._reads[source] = Read(source)
-        return read
 
-    def _by_cel(self, source: str, read: Read, names: Names) -> Json:
+class Program:
+    """An expression as CEL has compiled it. Making one raises SyntaxFault."""
+
+    def __init__(self, source: str, read: Read) -> None:
         from durun.plan import cel
 
-        program = self._programs.get(source)
-        if program is None:
-            for path in read.paths:
-                if path.names[0] not in NAMES:
-                    raise SyntaxFault(_unknown_name(path.names[0]), path.offset)
-            program = cel.compile(source, read)
-            if isinstance(program, list):
-                raise SyntaxFault(*program[0])
-            self._programs[source] = program
-        data, large = handed(_picked(names, read.paths))
-        if large and BLIND.search(source):
+        for path in read.paths:
+            if path.names[0] not in NAMES:
+                raise SyntaxFault(_unknown_name(path.names[0]), path.offset)
+        compiled = cel.compile(source, read)
+        if isinstance(compiled, list):
+            raise SyntaxFault(*compiled[0])
+        self._compiled, self._cel, self._paths = compiled, cel, read.paths
+        self._picks = _picks(read.paths)
+        self._blind = BLIND.search(source) is not None
+
+    def value(self, names: Names) -> Json:
+        """Raises Unfit."""
+        data, large = handed(_picked(names, self._picks))
+        if large and self._blind:
             raise Unfit("an integer has more than 64 bits")
         try:
-            return cel.evaluate(program, data)
-        except cel.Trouble as e:
-            missing = _what_is_missing(read.paths, names, e.key) if e.key is not None else None
+            return self._cel.evaluate(self._compiled, data)
+        except self._cel.Trouble as e:
+            missing = _what_is_missing(self._paths, names, e.key) if e.key is not None else None
             hint = " (an integer of more than 64 bits counts as an object)" if large and "does not take" in str(e) else ""
             raise Unfit(missing or f"{e}{hint}") from None
 
@@ -374,21 +391,26 @@ def _what_is_missing(paths: list[Path], names: Names, key: str) -> str | None:
     return None
 
 
-def _picked(names: Names, paths: list[Path]) -> dict[str, Json]:
+def _picks(paths: list[Path]) -> list[tuple[str, ...]]:
+    """The paths to hand over: a longer one comes with a shorter one that it begins with."""
+    wanted: list[tuple[str, ...]] = []
+    for path in sorted({p.names for p in paths}, key=lambda names: (len(names), names)):
+        if not any(path[: len(shorter)] == shorter for shorter in wanted):
+            wanted.append(path)
+    return wanted
+
+
+def _picked(names: Names, picks: list[tuple[str, ...]]) -> dict[str, Json]:
     """Just what the paths name, in the shape it had; what is not there stays away."""
     out: dict[str, Json] = {}
-    whole: set[tuple[str, ...]] = set()
-    for path in sorted({p.names for p in paths}, key=lambda names: (len(names), names)):
-        if any(path[:n] in whole for n in range(1, len(path) + 1)):
-            continue
-        at, to = names, out
-        for n, name in enumerate(path):
+    for path in picks:
+        at, to, left = names, out, len(path)
+        for name in path:
             if name not in at:
                 break
-            at = at[name]
-            if n + 1 == len(path) or not isinstance(at, Mapping):
+            at, left = at[name], left - 1
+            if not left or not isinstance(at, OBJECTS):
                 to[name] = _whole(at)
-                whole.add(path[: n + 1])
                 break
             to = to.setdefault(name, {})
     return out

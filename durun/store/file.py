@@ -151,7 +151,10 @@ class File:
     def room(self) -> None:
         """Raises StoreUnusable where too little is free to begin anything."""
         try:
-            free = os.statvfs(self.folder if os.path.isdir(self.folder) else os.path.dirname(self.path))
+            try:
+                free = os.statvfs(self.folder)
+            except FileNotFoundError:
+                free = os.statvfs(os.path.dirname(self.path))
         except OSError as e:
             raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; nothing more is begun") from None
         if free.f_bavail * free.f_frsize < ROOM:

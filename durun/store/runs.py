@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import apsw
@@ -118,6 +119,7 @@ class Store:
     def __init__(self, file: File) -> None:
         self.file = file
         self._literals: set[str] = set()
+        self._requests: dict[tuple[int, int], Json] = {}  # those of effects under way, as they are stored
 
     # birth
 
@@ -339,7 +341,8 @@ class Store:
         db.execute("INSERT INTO notes (run, kind, data, by, at) VALUES (?, ?, ?, ?, ?)", (no, kind, canonical_text(data), by, now))
 
     def notes(self, no: int) -> list[Note]:
-        found = rows(self.file.db, "SELECT no, kind, data, by FROM notes WHERE run = ? ORDER BY no", (no,))
+        # sorted here: with ORDER BY the statement would be compiled anew each time, in every move
+        found = sorted(rows(self.file.db, "SELECT no, kind, data, by FROM notes WHERE run = ?", (no,)))
         return [Note(n, kind, value_of(data), by) for n, kind, data, by in found]
 
     # what people and programs outside say
@@ -420,9 +423,9 @@ class Store:
             else:
                 db.execute(UPSERT_POSITION, (held.no, *_position_row(position)))
         for effect in move.effects.values():
-            db.execute(UPSERT_EFFECT, (held.no, *self._effect_row(db, effect)))
-        for row in move.states.values():
-            db.execute(UPSERT_STATE, (held.no, *_state_row(row)))
+            self._write_effect(db, held.no, effect)
+        if move.states:
+            db.executemany(UPSERT_STATE, [(held.no, *_state_row(row)) for row in move.states.values()])
         self._write_undos(db, held.no, move)
         for a in move.answers:
             db.execute(
@@ -433,14 +436,19 @@ class Store:
             taken = s.taken or (None, None, None)
             sent = (s.no, s.name, canonical_text(s.payload), s.error, s.message, s.dedupe, s.by, s.at)
             db.execute(UPSERT_SIGNAL, (held.no, *sent, *taken))
-        for n, event in enumerate(move.history, held.events + 1):
-            db.execute(
+        if move.history:
+            db.executemany(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",
-                (held.no, n, now, event.kind, event.scope, event.state, event.visit, event.attempt, canonical_text(event.data)),
+                [
+                    (held.no, n, now, e.kind, e.scope, e.state, e.visit, e.attempt, canonical_text(e.data) if e.data else "{}")
+                    for n, e in enumerate(move.history, held.events + 1)
+                ],
             )
         return at
 
     def _write_undos(self, db: apsw.Connection, run: int, move: Move) -> None:
+        if not (move.undos or move.undo_status or move.owed_again):
+            return
         for undo in move.undos.values():
             request = text_of(undo.request)
             db.execute(UPSERT_UNDO, (run, undo.effect, undo.status, request, undo.key, undo.error))
@@ -451,6 +459,8 @@ class Store:
 
     def _take_away(self, db: apsw.Connection, run: int, move: Move) -> None:
         """What was inside a state that is entered anew, and inside scopes that have ended."""
+        if not (move.fresh or move.gone):
+            return
         ranges = [(f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
         for scope in move.gone:
             ranges += [(scope, scope + "\0")]
@@ -465,14 +475,18 @@ class Store:
     def _write_run(self, db: apsw.Connection, held: Held, at: Held, before: Run | None, move: Move, now: int) -> None:
         run = move.run
         root = move.positions.get("")
-        values: dict[str, Json] = {
-            "status": str(run.status), "reason": run.reason, "seq": at.seq, "events": at.events,
-            "next_effect": run.next_effect, "next_signal": run.next_signal, "updated_at": now, "driven": run.driven,
-            "awake": run.awake,
-        }  # fmt: skip
+        values: dict[str, Json] = {"seq": at.seq, "events": at.events, "next_effect": run.next_effect, "updated_at": now}
+        values |= {"driven": run.driven, "awake": run.awake}
+        # what an index holds is written only where it differs: SQLite would write the index anew, which is a page more
+        if before is None or run.status is not before.status:
+            values["status"] = run.status.value
+        if before is None or run.reason != before.reason:
+            values["reason"] = run.reason
+        if before is None or run.next_signal != before.next_signal:
+            values["next_signal"] = run.next_signal
         if root is not None:
             effect = move.effects.get(root.effect) if root.effect is not None else None
-            values |= {"state": root.state, "visit": root.visit, "due": root.due}
+            values["state"], values["visit"], values["due"] = root.state, root.visit, root.due
             if effect is not None:
                 values["attempt"] = effect.attempt
         if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
@@ -486,26 +500,40 @@ class Store:
             values["output"] = text_of(run.output) or "null"
         if before is None or run.paused_at != before.paused_at or run.ended_at != before.ended_at:
             values |= {"paused_at": run.paused_at, "ended_at": run.ended_at}
-        setting = ", ".join(f"{name} = ?" for name in values)
-        db.execute(
-            f"UPDATE runs SET {setting} WHERE no = ? AND fence = ? AND seq = ?",
-            (*values.values(), held.no, held.fence, held.seq),
-        )
+        db.execute(_update_of(tuple(values)), (*values.values(), held.no, held.fence, held.seq))
         _one(db, run.id)
 
-    def _effect_row(self, db: apsw.Connection, e: Effect) -> tuple[Json, ...]:
-        request = e.request
-        if len(request.get("script", "")) > LONG:
-            text = request["script"]
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-            if digest not in self._literals:
-                db.execute("INSERT OR IGNORE INTO literals (digest, text) VALUES (?, ?)", (digest, text))
-                self._literals.add(digest)
-            request = {**{k: v for k, v in request.items() if k != "script"}, "script_of": digest}
-        return (
-            e.no, e.scope, e.state, e.visit, e.kind, e.key, canonical_text(request), e.status, e.attempt, e.boot, e.place,
-            e.intended_at, e.first_at, e.ended_at, e.exit, text_of(e.error), text_of(e.output) if e.has_output else None,
+    def _write_effect(self, db: apsw.Connection, run: int, e: Effect) -> None:
+        """The row of an effect; its frozen request is written once, and again only where another round of a poll has a new one."""
+        how = (
+            e.status, e.attempt, e.boot, e.place, e.first_at, e.ended_at, e.exit, text_of(e.error),
+            text_of(e.output) if e.has_output else None,
         )  # fmt: skip
+        if self._requests.get((run, e.no)) is e.request:
+            db.execute(UPDATE_EFFECT, (*how, run, e.no))
+            if db.changes() == 1:
+                if e.status not in UNDER_WAY:
+                    del self._requests[run, e.no]
+                return
+        intent = (e.no, e.scope, e.state, e.visit, e.kind, e.key, self._request_text(db, e.request), e.intended_at)
+        db.execute(UPSERT_EFFECT, (run, *intent, *how))
+        if e.status in UNDER_WAY:
+            self._requests[run, e.no] = e.request
+
+    def _request_text(self, db: apsw.Connection, request: Json) -> str:
+        text = request.get("script", "")
+        if len(text) <= LONG:
+            return canonical_text(request)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        if digest not in self._literals:
+            db.execute("INSERT OR IGNORE INTO literals (digest, text) VALUES (?, ?)", (digest, text))
+            self._literals.add(digest)
+        return canonical_text({**{k: v for k, v in request.items() if k != "script"}, "script_of": digest})
+
+
+@lru_cache(maxsize=64)
+def _update_of(names: tuple[str, ...]) -> str:
+    return f"UPDATE runs SET {', '.join(f'{name} = ?' for name in names)} WHERE no = ? AND fence = ? AND seq = ?"
 
 
 def _one(db: apsw.Connection, id: str) -> None:
@@ -554,7 +582,6 @@ EFFECT_COLUMNS = (
 ANSWER = "scope, state, visit, answer, reject, data, by, note, digest, at"
 SENT_COLUMNS = ("no", "name", "payload", "error", "message", "dedupe", "by", "at")
 PLAIN = ("scope", "state", "visit", "phase", "effect", "asking", "due")
-MORE = tuple(name for name in Position._fields if name not in PLAIN)
 DEFAULTS = Position("", "", 0, Phase.READY)
 
 UPSERT_POSITION = (
@@ -576,12 +603,14 @@ UPSERT_UNDO = (
     "INSERT INTO undos (run, effect, status, request, key, error) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
     " SET status=excluded.status, request=excluded.request, error=excluded.error"
 )
+HOW = ("status", "attempt", "boot", "place", "first_at", "ended_at", "exit", "error", "output")  # what changes of an effect
+INTENT = ("no", "scope", "state", "visit", "kind", "key", "request", "intended_at")
+UNDER_WAY = ("waiting", "begin")
 UPSERT_EFFECT = (
-    f"INSERT INTO effects (run, {', '.join(EFFECT_COLUMNS)}) VALUES (?{',?' * len(EFFECT_COLUMNS)}) ON CONFLICT (run, no) DO"
-    " UPDATE SET key=excluded.key, request=excluded.request, status=excluded.status, attempt=excluded.attempt,"
-    " boot=excluded.boot, place=excluded.place, first_at=excluded.first_at, ended_at=excluded.ended_at, exit=excluded.exit,"
-    " error=excluded.error, output=excluded.output"
+    f"INSERT INTO effects (run, {', '.join((*INTENT, *HOW))}) VALUES (?{',?' * len(INTENT + HOW)}) ON CONFLICT (run, no) DO"
+    f" UPDATE SET key=excluded.key, request=excluded.request, {', '.join(f'{name}=excluded.{name}' for name in HOW)}"
 )
+UPDATE_EFFECT = f"UPDATE effects SET {', '.join(f'{name} = ?' for name in HOW)} WHERE run = ? AND no = ?"
 UPSERT_SIGNAL = (
     f"INSERT INTO signals (run, {', '.join(SENT_COLUMNS)}, scope, state, visit) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
     " ON CONFLICT (run, no) DO UPDATE SET scope=excluded.scope, state=excluded.state, visit=excluded.visit"
@@ -603,8 +632,10 @@ def _run_of(row: tuple[Any, ...]) -> Run:
 
 
 def _position_row(p: Position) -> tuple[Json, ...]:
-    data = {name: getattr(p, name) for name in MORE if getattr(p, name) != getattr(DEFAULTS, name)}
-    return p.scope, p.state, p.visit, str(p.phase), p.effect, p.asking, p.due, canonical_text(data)
+    data = {name: value for name, value, usual in zip(Position._fields, p, DEFAULTS, strict=True) if value != usual}
+    for name in PLAIN:
+        data.pop(name, None)
+    return p.scope, p.state, p.visit, p.phase.value, p.effect, p.asking, p.due, canonical_text(data) if data else "{}"
 
 
 def _position_of(row: tuple[Any, ...]) -> Position:

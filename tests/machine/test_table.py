@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from durun.errors import NotPossible, PlanRefused
 from durun.machine.decide import begin, decide
+from durun.machine.draft import uuid5
 from durun.machine.events import (
     Alive,
     Answer,
@@ -422,3 +426,8 @@ def test_a_run_born_while_the_file_is_held_is_paused_and_begins_nothing() -> Non
     assert [e.kind for e in move.history] == ["started", "entered", "paused"]
     ends = plan_of(a={"pass": {}, "next": "succeeded"})
     assert begin(ends, newborn, NOW, Evaluator(), Pause("me", "all")).run.status is Status.SUCCEEDED
+
+
+@given(st.uuids(), st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_key_is_a_uuid_of_version_5(namespace: uuid.UUID, name: str) -> None:
+    assert uuid5(namespace.hex, name) == str(uuid.uuid5(namespace, name))
