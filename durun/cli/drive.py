@@ -563,10 +563,10 @@ def refuse_stranded(pinned: Pinned) -> None:
 
 def preload(plan: Plan, *, draws: bool = False) -> None:
     """Imports all that driving this plan may need, before its first effect: what is installed later does not reach it."""
-    for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text"):
+    for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text", "gc"):
         importlib.import_module(name)
     if draws:
-        from durun.cli import live
+        from durun.cli import ask, live  # noqa: F401  (whoever sits there may be asked)
 
         live.rehearse()
     from durun.plan.expressions import needs_cel
