@@ -548,7 +548,7 @@ def preload(plan: Plan, *, draws: bool = False) -> None:
     for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text"):
         importlib.import_module(name)
     if draws:
-        from durun.cli import live
+        from durun.cli import ask, live  # noqa: F401  (whoever sits there may be asked)
 
         live.rehearse()
     from durun.plan.expressions import needs_cel
