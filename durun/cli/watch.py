@@ -119,6 +119,7 @@ class Watched:
             self.summary = s = read.summary(self.file, self.no, self.alive)
             self._undriven, self._told = None, False
         if s.status in (*read.ENDED, "blocked", "paused"):
+            self._read()  # rows that were written between the look at the history and that at the run
             return True
         undriven = 0.0 if self._undriven is None else time.monotonic() - self._undriven
         if undriven > 1 and self.live is None and not self._told:

@@ -181,8 +181,8 @@ def _one(d: Draft, event: Resolve) -> Position:
         open_ones = [p for p in open_ones if p.effect is not None] or open_ones
     named = [p for p in open_ones if event.state is None or _path(p) == event.state]
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
-        what = f"state {event.state}" if event.state else "nothing"
-        raise NotPossible(f"run {d.run.id}: {what} of it is in doubt; it is {d.run.status}")
+        what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
+        raise NotPossible(f"run {d.run.id}: {what}; it is {d.run.status}")
     if len(named) > 1:
         raise NotPossible(f"run {d.run.id}: several states are in doubt; name one of " + ", ".join(map(_path, named)))
     return named[0]

@@ -131,6 +131,7 @@ def test_undone_is_said_of_nothing_that_does_not_compensate(durun: Program) -> N
     run = durun.start(1)
     assert "does not compensate" in durun("resolve", run, "--undone", exit=10).stderr
     durun("resolve", run, "--undone", "--fail", exit=2)
+    assert "its state hotel is not in doubt" in durun("resolve", run, "hotel", "--undone", exit=10).stderr
     durun("resolve", run, "--undone", "--output", "1", exit=2)
     assert logged(durun.show(run)) == [("hotel", "owed"), ("flight", "owed")]
 
