@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
-from durun.cli.drive import DriverProcess, driver
+from durun.cli.drive import DriverProcess, driver, hearing
 from durun.cli.reader import out_json, say
 from durun.engine import real_world
 from durun.errors import Held, NotPossible, Usage
@@ -40,17 +40,31 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
         return _shown(file, no, json)
     if s.status in read.ENDED:
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
+    seen = read.events(file, no)
     for _ in range(3):  # a driver may come or go between the look and the act
-        if _left_to_driver(file, no, "cancel", {"grace": ms}):
+        noted = _left_to_driver(file, no, "cancel", {"grace": ms})
+        if noted:
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
-        if read.summary(file, no, alive_in(file.path)).status in read.ENDED or _cancel_here(db, no, ms):
+        if _is_through(file, no, noted) or _cancel_here(db, no, ms, seen):
             break
     after = read.summary(file, no, alive_in(file.path))
-    if after.status not in read.ENDED:
+    if _asked_since(file, no, seen) and after.status not in ("succeeded", "failed"):
+        return _shown(file, no, json)  # what it had done may be undone after it
+    if after.status not in read.ENDED and Store(file).notes(no):
         raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
-    if after.status != "cancelled":
-        raise NotPossible(f"run {s.id} is {after.status}: the cancel came too late; nothing was changed")
-    return _shown(file, no, json)
+    why = next((e["data"]["why"] for e in read.history(file, no, seen) if e["data"].get("asked") == "cancel"), None)
+    raise NotPossible(why or f"run {s.id} is {after.status}: the cancel came too late; nothing was changed")
+
+
+def _asked_since(file: File, no: int, seen: int) -> bool:
+    """Whether a cancel was accepted after that row of the history."""
+    return any(e["kind"] == "cancel_asked" for e in read.history(file, no, seen))
+
+
+def _is_through(file: File, no: int, noted: bool) -> bool:
+    """Whether nothing is left to do here: it has ended, or its driver has heard and cannot undo the rest without a person."""
+    s = read.summary(file, no, alive_in(file.path))
+    return s.status in read.ENDED or (noted and s.status in ("blocked", "paused") and not Store(file).notes(no))
 
 
 def _shown(file: File, no: int, json: bool) -> int:
@@ -64,19 +78,26 @@ def _shown(file: File, no: int, json: bool) -> int:
     return exit_of(doc["status"])
 
 
-def _cancel_here(db: str | None, no: int, grace: int) -> bool:
-    """No driver lives: this process takes the run over, stops what is left of it, and ends it. False where one came meanwhile."""
+def _cancel_here(db: str | None, no: int, grace: int, seen: int) -> bool:
+    """No driver lives: this process takes the run over, stops what is left of it, and ends it; where what it had done is undone
+    after a cancel, it does that too. False where a driver came meanwhile."""
     with driver(where(db), create=False, quiet=True) as d:
         try:
             engine = d.take(no)
         except Held:
             return False
         engine.hold = True
-        if engine.at.run.cancel is None and engine.at.run.ended_at is None:
-            engine.move(Cancel(grace, person()))
-        if engine.at.run.ended_at is None:
-            engine.drive()
-        d.let_go(engine)
+        try:
+            run = engine.at.run
+            heard = run.undoing is not None and _asked_since(d.file, no, seen)
+            if run.cancel is None and run.ended_at is None and not heard:
+                engine.move(Cancel(grace, person()))
+            engine.hold = engine.at.run.undoing is None or read.hold(d.file) is not None
+            if engine.at.run.ended_at is None:
+                with hearing(d.signals):
+                    engine.drive()
+        finally:
+            d.let_go(engine)
     return True
 
 
@@ -94,10 +115,13 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
     end, alive = time.monotonic() + seconds, alive_in(file.path)
     while time.monotonic() < end:
         s = read.summary(file, no, alive)
-        if s.status in read.ENDED or (not ended and not Store(file).notes(no)):
+        heard = not Store(file).notes(no)
+        if s.status in read.ENDED or (heard and (not ended or s.status == "blocked")):
             return
         if s.driver is None or not alive(s.driver):
             return
+        if heard and s.status == "compensating":
+            end = time.monotonic() + seconds  # an undo takes the time it takes
         time.sleep(0.03)
 
 

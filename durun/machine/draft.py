@@ -69,6 +69,12 @@ class Draft:
         kept = [p for scope, p in self.at.positions.items() if scope not in changed and not self._taken_away(scope)]
         return kept + [p for p in changed.values() if p is not None]
 
+    def stands(self, position: Position) -> bool:
+        """Whether all that is around a position still stands where it holds it. What did not succeed inside a state that the run
+        has left stays until that state is entered anew, and is nobody's."""
+        around = ((part, self.found(part.scope)) for part in scopes.parts(position.scope))
+        return all(outer is not None and outer.state == part.state for part, outer in around)
+
     def _taken_away(self, scope: str) -> bool:
         """Whether what was stored of a scope is taken away by this move."""
         return any(scopes.inside(scope, path) for path in self.move.fresh) or any(scopes.under(scope, o) for o in self.move.gone)

@@ -273,7 +273,7 @@ def under_way(db: apsw.Connection) -> Found:
     """What is to begin or has begun belongs to a position; its boot and place are known just from then on."""
     sql = (
         "SELECT e.run, 'its effect', e.no, 'of', e.state, 'is', e.status, 'and nothing stands there' FROM effects e"
-        " WHERE e.status IN ('begin', 'waiting') AND e.kind IN ('run', 'probe') AND NOT EXISTS"
+        " WHERE e.status IN ('begin', 'waiting') AND NOT EXISTS"
         " (SELECT 1 FROM positions p WHERE p.run = e.run AND e.no IN (p.effect, p.asking))"
     )
     yield from _ids(db, sql)
@@ -303,7 +303,7 @@ def keys(db: apsw.Connection) -> Found:
     """No two acts of a run have the same key, but where the plan gives it."""
     sql = (
         "SELECT r.no, e.key, e.state, count(*), p.canonical FROM effects e JOIN runs r ON r.no = e.run"
-        " JOIN plans p ON p.digest = r.plan WHERE e.kind = 'run' GROUP BY e.run, e.key HAVING count(*) > 1 OR e.key = ''"
+        " JOIN plans p ON p.digest = r.plan WHERE e.kind IN ('run', 'http') GROUP BY e.run, e.key HAVING count(*) > 1 OR e.key = ''"
     )
     for no, key, state, count, text in rows(db, sql):
         if key == "" or '"key":' not in text:
@@ -323,11 +323,14 @@ def scripts(db: apsw.Connection) -> Found:
 
 @_invariant
 def visits(db: apsw.Connection) -> Found:
-    """No effect and no position is of a visit that its state never had; the effect that gave an output is there."""
-    for table in ("effects", "positions"):
+    """No effect and no position is of a visit that its state never had; the effect that gave an output is there.
+
+    What a branch, an item or a child remembered of its states goes with it, and an undo has the visit of what it undoes."""
+    for table, there in (("effects", "t.scope = '' OR s.run IS NOT NULL"), ("positions", "t.scope NOT LIKE '%~'")):
         sql = (
             f"SELECT t.run, '{table}: visit', t.visit, 'of', t.state, 'which had', coalesce(s.visits, 0) FROM {table} t"
-            " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state WHERE t.visit > coalesce(s.visits, 0)"
+            " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state"
+            f" WHERE t.visit > coalesce(s.visits, 0) AND ({there})"
         )
         yield from _ids(db, sql)
     sql = (
