@@ -15,6 +15,7 @@ import apsw
 
 from durun.machine.draft import status_of
 from durun.machine.model import KINDS, Phase
+from durun.machine.scope import path_of
 from durun.store import read
 from durun.store.file import VERSION, File, failing, rows, statements
 from durun.store.runs import Reading, Store
@@ -273,7 +274,7 @@ def under_way(db: apsw.Connection) -> Found:
     """What is to begin or has begun belongs to a position; its boot and place are known just from then on."""
     sql = (
         "SELECT e.run, 'its effect', e.no, 'of', e.state, 'is', e.status, 'and nothing stands there' FROM effects e"
-        " WHERE e.status IN ('begin', 'waiting') AND NOT EXISTS"
+        " WHERE e.status IN ('begin', 'waiting') AND e.kind IN ('run', 'http', 'probe', 'undo') AND NOT EXISTS"
         " (SELECT 1 FROM positions p WHERE p.run = e.run AND e.no IN (p.effect, p.asking))"
     )
     yield from _ids(db, sql)
@@ -303,7 +304,7 @@ def keys(db: apsw.Connection) -> Found:
     """No two acts of a run have the same key, but where the plan gives it."""
     sql = (
         "SELECT r.no, e.key, e.state, count(*), p.canonical FROM effects e JOIN runs r ON r.no = e.run"
-        " JOIN plans p ON p.digest = r.plan WHERE e.kind IN ('run', 'http') GROUP BY e.run, e.key HAVING count(*) > 1 OR e.key = ''"
+        " JOIN plans p ON p.digest = r.plan WHERE e.kind = 'run' GROUP BY e.run, e.key HAVING count(*) > 1 OR e.key = ''"
     )
     for no, key, state, count, text in rows(db, sql):
         if key == "" or '"key":' not in text:
@@ -325,12 +326,13 @@ def scripts(db: apsw.Connection) -> Found:
 def visits(db: apsw.Connection) -> Found:
     """No effect and no position is of a visit that its state never had; the effect that gave an output is there.
 
-    What a branch, an item or a child remembered of its states goes with it, and an undo has the visit of what it undoes."""
-    for table, there in (("effects", "t.scope = '' OR s.run IS NOT NULL"), ("positions", "t.scope NOT LIKE '%~'")):
+    A branch or item that has ended leaves nothing to compare with, and an undo has no visits of its own.
+    """
+    for table in ("effects", "positions"):
         sql = (
             f"SELECT t.run, '{table}: visit', t.visit, 'of', t.state, 'which had', coalesce(s.visits, 0) FROM {table} t"
-            " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state"
-            f" WHERE t.visit > coalesce(s.visits, 0) AND ({there})"
+            " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state WHERE t.visit > coalesce(s.visits, 0)"
+            " AND (t.scope = '' OR s.visits IS NOT NULL) AND t.scope NOT LIKE '%~'"
         )
         yield from _ids(db, sql)
     sql = (
@@ -338,6 +340,31 @@ def visits(db: apsw.Connection) -> Found:
         " AND NOT EXISTS (SELECT 1 FROM effects e WHERE e.run = s.run AND e.no = s.effect)"
     )
     yield from _ids(db, sql)
+
+
+@_invariant
+def items(db: apsw.Connection) -> Found:
+    """What a state counts of its branches or items is what their rows say."""
+    counted: dict[tuple[int, str], dict[str, int]] = {}
+    for run, path, status, n in rows(db, "SELECT run, path, status, count(*) FROM items GROUP BY run, path, status"):
+        counted.setdefault((run, path), {})[status] = n
+    for run, scope, state, data in rows(db, "SELECT run, scope, state, data FROM positions WHERE phase = 'inside'"):
+        path, said = path_of(scope, state), json.loads(data) if json_valid(data) else {}
+        there = counted.get((run, path), {})
+        wanted = {"succeeded": said.get("won", 0), "failed": said.get("lost", 0), "stopped": said.get("gone", 0)}
+        whole = rows(db, "SELECT 1 FROM positions WHERE run = ? AND scope = ?", (run, path + "/")) or sum(
+            there.values()
+        ) == said.get("total", 0)
+        if not whole or (there and wanted != {status: there.get(status, 0) for status in wanted}):
+            yield _of(db, run, f"{path} counts {wanted}, its rows are {there}")
+
+
+def json_valid(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 @_invariant
