@@ -376,7 +376,7 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
 def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:
     """A state without an effect has ended well (`output`: with this one): its `assign` is done. The target it leads to."""
     state, before = d.state(p), d.row(p.scope, p.state)
-    d.put_row(ended(before, p, **given, has_output=bool(given)))
+    d.put_row(ended(before, p, **given, has_output=given.get("output") is not None))
     try:
         changed = assign(d, p, state["assign"], **given)
     except AssignError as e:
