@@ -303,8 +303,10 @@ class Engine:
         if self.at.run.status is not Status.COMPENSATING or any(is_undo(p) for p in self.at.positions.values()):
             return None
         no = self.held.no
-        self._owed = self._owed or self.store.owed(no)
-        while self._owed:
+        while True:
+            self._owed = self._owed or self.store.owed(no)
+            if not self._owed:
+                break
             found = self.store.undo(no, self._owed.pop())
             if found is not None:
                 return NextUndo(*found)
@@ -388,34 +390,42 @@ class Engine:
         """durun is told to stop: commands get the signal, and what they leave is committed. True when nothing is left."""
         assert self.performer is not None
         told = self.signals.told
+        if self.performer.busy and told == "INT" and self.at.run.undoing is not None:
+            self._hear()  # the undo under way ends; only a second Ctrl-C cuts it short
+            return False
         if self.performer.busy and not (told == "TERM" and self.signals.background):
             if self._stopping != told:
                 self._stopping = told
                 self._leave_by = time.monotonic() + sum(ms for _, ms in LEAVING[told]) / 1000 + STILL
                 for no in self.performer.under_way():
                     self.performer.stop(no, LEAVING[told], "leaving")
-            events = self.performer.receive(TICK, self.signals.wake)
-            for event in events:
-                self.move(event)
-            if not events and self._notes():
-                self.move()
+            self._hear()
             return time.monotonic() > self._leave_by  # what stands still is left, with its notes, for whoever goes on
         if self.at.run.status not in TERMINAL and self.signals.exit == 130 and self._moving():
             self.move(Pause("INT"))
         return True
+
+    def _hear(self) -> None:
+        """Commits what has ended while durun leaves, each end on its own; or what others left in the inbox."""
+        assert self.performer is not None
+        events = self.performer.receive(TICK, self.signals.wake)
+        for event in events:
+            self.move(event)
+        if not events and self._notes():
+            self.move()
 
     def _paused(self) -> bool:
         return self.at.run.status is Status.PAUSED
 
     def _moving(self) -> bool:
         """Whether the run would go on at once: then Ctrl-C pauses it. One that only waits is left to wait."""
-        return self.at.run.status is Status.RUNNING
+        return self.at.run.status in (Status.RUNNING, Status.COMPENSATING)
 
 
 WORDS: dict[str, type[Word]] = {"answer": Answer, "signal": Signal, "alive": Alive}
 
 
-def event_of(note: Note, at: Checkpoint) -> Happening:
+def event_of(note: Note) -> Happening:
     """What a note in the inbox asks for."""
     data = note.data
     if note.kind in WORDS:
@@ -428,8 +438,7 @@ def event_of(note: Note, at: Checkpoint) -> Happening:
         case "pause":
             return Pause(note.by, data.get("reason", ""))
         case "resume":
-            held = next((p for p in at.positions.values() if p.phase is Phase.HELD), None)
-            return TakeUp() if held is None or at.run.status is Status.PAUSED else Settle(held.scope)
+            return TakeUp()
         case "resolve":
             return Resolve(**{**data, "effects": tuple(data.get("effects", ()))}, by=note.by)
     raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")
@@ -438,7 +447,7 @@ def event_of(note: Note, at: Checkpoint) -> Happening:
 def hear(plan: Plan, at: Checkpoint, note: Note, moment: Moment, evaluate: Evaluate) -> Move:
     """What a note asks for; one that is not possible is said to be so, and dropped."""
     try:
-        return decide(plan, at, event_of(note, at), moment, evaluate)
+        return decide(plan, at, event_of(note), moment, evaluate)
     except Refusal as e:
         said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
         return Move(at.run, history=[said])

@@ -8,6 +8,7 @@ from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
 from durun.machine.outcome import IN_DOUBT, NOT_CERTAIN
+from durun.machine.scope import path_of
 
 
 def cancel(d: Draft, event: Cancel) -> None:
@@ -55,11 +56,14 @@ def take_up(d: Draft, event: TakeUp) -> None:
         d.tell("resumed", None)
         for p in d.positions():
             clock.thaw(d, p)
+        _begin_held(d)
+        return
+    if run.status not in TERMINAL and _begin_held(d):
         return
     if run.status is not Status.FAILED:
         raise NotPossible(f"run {run.id} is {run.status}: there is nothing to take up")
     failed = d.position("")
-    if failed.phase is not Phase.FAILED:
+    if not walk.can_take_up(d, failed):
         raise NotPossible(
             f"run {run.id} ended where its plan says it ends: there is nothing to take up;"
             f" `durun resume {run.id} --from STATE` begins at a state of its plan"
@@ -68,6 +72,14 @@ def take_up(d: Draft, event: TakeUp) -> None:
     clock.fresh(d)
     d.tell("resumed", failed)
     walk.take_up(d, failed)
+
+
+def _begin_held(d: Draft) -> int:
+    """What a person had to mend first is begun; how many there are."""
+    held = [p.scope for p in d.positions() if p.phase is Phase.HELD]
+    for scope in held:
+        walk.begin_waiting(d, d.position(scope))
+    return len(held)
 
 
 def _take_up_from(d: Draft, state: str) -> None:
@@ -79,11 +91,12 @@ def _take_up_from(d: Draft, state: str) -> None:
         known = ", ".join(d.plan["states"])
         raise PlanRefused(f"run {run.id}: its plan has no state {state!r}; it has {known}; nothing was changed")
     failed = d.position("")
-    if failed.state == state and _may_have_happened(d, failed) and not doubt.idempotent(d, failed):
-        raise NotPossible(
-            f"run {run.id}: whether {state} happened is not known, and a new visit would have another key:"
-            f" `durun resume {run.id}` finds out or asks; nothing was changed"
-        )
+    for p in d.positions() if failed.state == state else []:
+        if d.stands(p) and _may_have_happened(d, p) and not doubt.idempotent(d, p):
+            raise NotPossible(
+                f"run {run.id}: whether {path_of(p.scope, p.state)} happened is not known, and a new visit would have another key:"
+                f" `durun resume {run.id}` finds out or asks; nothing was changed"
+            )
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
     clock.fresh(d)
     d.tell("resumed", failed, None, to=state)

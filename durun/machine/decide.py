@@ -13,7 +13,7 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | lost | | | | | | settled | settled | | | where paused |
 | probing | | begin | answer | again | issued again | | | | | where paused |
 | doubt | | | | | | | settled | | | where paused |
-| held | | | | | | begin | | | | where paused |
+| held | | | | | | begin | | | | begin |
 | inside | | | | | | | | | | where paused |
 | failed | | | | | | | happened | | | again |
 | ended | | | | | | | | | | |
@@ -176,7 +176,7 @@ def _position_of(d: Draft, event: Any) -> Position:
 def _one(d: Draft, event: Resolve) -> Position:
     """The position a person means: the one named, else the only one that can be meant."""
     phases = (Phase.DOUBT, Phase.LOST, Phase.FAILED) if d.run.status is Status.FAILED else (Phase.DOUBT, Phase.LOST)
-    open_ones = [p for p in d.at.positions.values() if p.phase in phases]
+    open_ones = [p for p in d.at.positions.values() if p.phase in phases and d.stands(p)]
     if d.run.status is Status.FAILED and event.state is None:
         open_ones = [p for p in open_ones if p.effect is not None] or open_ones
     named = [p for p in open_ones if event.state is None or _path(p) == event.state]

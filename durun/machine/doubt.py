@@ -142,9 +142,9 @@ def ask_again(d: Draft, p: Position) -> None:
         return cancelled(d)
     if p.stopping:
         return fan.stopped(d, p)
-    if p.settling:
-        return undo.ask_person(d, p)
     p = d.put(p._replace(doubts=p.doubts + 1, asking=None))
+    if p.settling:
+        return undo.ask_person(d, p) if p.doubts >= ENOUGH else undo.ask_probe(d, p)
     if p.doubts >= ENOUGH:
         return block(d, p)
     ask(d, p)
@@ -165,9 +165,10 @@ def answered(d: Draft, p: Position, event: Ended | Answered | CouldNotStart) -> 
     d.put_effect(asked._replace(status=DONE if said != "unknown" else NOT_CERTAIN, exit=exit, ended_at=d.moment.now))
     status = event.status if isinstance(event, Answered) else None
     d.tell("probed", p, asked.attempt, answer=said, exit=exit, status=status)
-    if p.settling:
-        return undo.answered(d, p, said, event)
     left = not isinstance(event, CouldNotStart) and event.stopped == "leaving" and said == "unknown"
+    if p.settling:
+        again = not left and said == "unknown" and _probe_again(d, p, event)
+        return None if again else undo.answered(d, p, "left" if left else said, event)
     if left and d.run.cancel is None:
         d.put(p._replace(phase=Phase.LOST, asking=None))
         return None
@@ -222,7 +223,8 @@ def _it_did_not(d: Draft, p: Position) -> None:
 def _probe_again(d: Draft, p: Position, event: Ended | Answered | CouldNotStart) -> bool:
     """Whether the probe's own retry rules ask once more."""
     assert p.asking is not None
-    asked, rules = d.effect(p.asking), d.state(p)["probe"].get("retry", [])
+    state = undo.original(d, p) if p.settling else d.state(p)
+    asked, rules = d.effect(p.asking), state["probe"].get("retry", [])
     if isinstance(event, Answered):
         name = request.outcome_of([], event).name
     else:
@@ -277,6 +279,13 @@ def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
     d.put_effect(done._replace(output=output, has_output=output is not None))
     p = d.put(p._replace(asking=None, cause=None, due=None))
     walk.follow(d, p.scope, walk.finish(d, p, output))
+
+
+def told_to_stop(d: Draft, p: Position) -> None:
+    """Where a position that was told to stop has come to the end of what was under way."""
+    if d.run.cancel is not None:
+        return cancelled(d)
+    fan.stopped(d, p)
 
 
 def under_way(d: Draft, p: Position) -> bool:

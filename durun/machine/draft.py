@@ -85,6 +85,12 @@ class Draft:
         kept = [p for scope, p in self.at.positions.items() if scope not in changed and not taken_away(self.move, scope)]
         return kept + [p for p in changed.values() if p is not None]
 
+    def stands(self, position: Position) -> bool:
+        """Whether all that is around a position still stands where it holds it. What did not succeed inside a state that the run
+        has left stays until that state is entered anew, and is nobody's."""
+        around = ((part, self.found(part.scope)) for part in scopes.parts(position.scope))
+        return all(outer is not None and outer.state == part.state for part, outer in around)
+
     def level(self, scope: str) -> Level:
         return scopes.level(self.plan, scope) if scope else self.plan
 
@@ -414,9 +420,7 @@ def fits(plan: Plan, found: Holders, scope: str) -> bool:
         most = policy(scopes.level(plan, part.scope)["states"][part.state]).get("concurrency")
         if most is None:
             continue
-        inside = found.get(part.path, {})
-        others = sum(1 for inner, held in inside.items() if held and inner != part.inner)
-        if others >= most and not inside.get(part.inner, set()) - {scope}:
+        if sum(1 for inner in found.get(part.path, {}) if inner != part.inner) >= most:
             return False
     return True
 

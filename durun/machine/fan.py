@@ -175,7 +175,8 @@ def failed(d: Draft, inner: str, error: Json) -> None:
         return undo.failed(d, inner, error)
     p = _count_visits(d, part, inner)
     stands = d.position(inner)
-    d.put(timer.without(stands)._replace(phase=Phase.FAILED, asking=None, stopping=False))
+    phase = Phase.ENDED if stands.phase is Phase.ENDED else Phase.FAILED  # ended: the plan chose it, and would again
+    d.put(timer.without(stands)._replace(phase=phase, asking=None, stopping=False))
     d.tell("failed_inside", stands, error=error)
     if part.kind == "child":
         said = walk.error_of(p, "child_failed", f"the child run {d.row(p.scope, p.state).child} failed: {error['name']}")
@@ -278,7 +279,7 @@ def _stop(d: Draft, p: Position) -> None:
 def stopped(d: Draft, p: Position) -> None:
     """A position inside a state that was decided without it stands still: withdrawn, and kept for whoever takes it up."""
     withdraw(d, p)
-    p = d.put(timer.without(p)._replace(phase=Phase.FAILED, asking=None, stopping=False, target=None))
+    p = d.put(timer.without(p)._replace(phase=Phase.FAILED, asking=None, stopping=False))
     part = scope.parts(p.scope)[-1]
     _count_visits(d, part, p.scope)
     d.tell("stopped_inside", p)
@@ -305,13 +306,33 @@ def withdraw(d: Draft, p: Position) -> None:
 # --- to take up again ---
 
 
+def can_take_up(d: Draft, p: Position) -> bool:
+    """Whether a state that has failed may still succeed: what ended in it as the plan chose stays lost."""
+    again, lost, _ = _to_take_up(d, p)
+    given = policy(d.state(p))
+    if not given:
+        return bool(again)
+    enough = given["enough"]
+    possible = lost <= _tolerated(given["failures"], p.total) and (enough is None or p.total - lost >= enough)
+    return possible and (bool(again) or p.begun < p.total)
+
+
+def _to_take_up(d: Draft, p: Position) -> tuple[list[Position], int, int]:
+    """What did not succeed inside and can be tried again; of what can not, how many failed and how many were stopped."""
+    path = scope.path_of(p.scope, p.state)
+    inner = [q for q in d.positions() if scope.inside(q.scope, path) and _holder(q.scope) == path]
+    again = [q for q in inner if walk.can_take_up(d, q)]
+    left = [d.item(path, q.nth).status for q in inner if q not in again and q.nth is not None]
+    return again, left.count("failed"), left.count("stopped")
+
+
 def take_up(d: Draft, p: Position) -> None:
     """Takes up what did not succeed inside a state that has failed; what has not begun begins in its turn."""
     path = scope.path_of(p.scope, p.state)
-    inner = [q for q in d.positions() if q.phase is Phase.FAILED and scope.inside(q.scope, path) and _holder(q.scope) == path]
+    inner, lost, gone = _to_take_up(d, p)
     row = d.row(p.scope, p.state)
     d.put_row(StateRow(p.scope, p.state, visits=p.visit, peak=row.peak, child=row.child))
-    d.put(p._replace(phase=Phase.INSIDE, lost=0, gone=0, closing="", stopping=False, begun=p.begun, target=None))
+    d.put(p._replace(phase=Phase.INSIDE, lost=lost, gone=gone, closing="", stopping=False, begun=p.begun, target=None))
     for q in inner:
         if q.nth is not None:
             d.put_item(d.item(path, q.nth)._replace(status="begun", error=None))

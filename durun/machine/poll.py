@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import clock, request, walk
+from durun.machine import clock, doubt, request, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.model import Phase, Position
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE, Outcome
@@ -75,6 +75,10 @@ def answered(d: Draft, p: Position, output: Json) -> str | None:
         return walk.finish(d, p, output, changed=changed)
     if changed:
         d.tell("assigned", p, p.round, vars=changed)
+    if d.run.cancel is not None or p.stopping:  # no further round begins
+        undo.learnt(d, p, DONE, output=output)
+        doubt.told_to_stop(d, p)
+        return None
     return _next_round(d, p, output)
 
 

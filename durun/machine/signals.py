@@ -113,6 +113,8 @@ def _hears(d: Draft, name: str) -> None:
         raise NotPossible(f"run {run.id} has ended: it is {run.status}; nothing was changed")
     if run.cancel is not None:
         raise NotPossible(f"run {run.id} is being cancelled; nothing was changed")
+    if run.undoing is not None:
+        raise NotPossible(f"run {run.id} compensates: nothing of it waits for a signal any more; nothing was changed")
     names = sorted({state["wait"]["signal"] for state in waits(d.plan)})
     if name not in names:
         known = f"it waits for {', '.join(names)}" if names else "it waits for none"

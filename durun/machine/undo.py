@@ -3,7 +3,8 @@
 Rules:
 - an undo is registered with the intent of its effect, and rendered when it is known how that ended: it sees what was there then
 - `owed`: it is to be undone; `registered`: whether it happened is not known yet; `not_needed`, `undone`, and `failed` say the rest
-- what is in doubt is settled before anything older is undone: the probe of the state is asked, else a person
+- what is in doubt is settled before anything older is undone: the probe of the state is asked, else a person; the probe is
+  rendered when the doubt arises, and what the undo may read is kept from then: vars go on, and branches and items go away
 - an undo is an effect of its own, with a key, retries and a probe; one that fails for good stays owed while the others go on, and
   then the run is blocked until somebody compensates again or says that it is undone
 - the log of undos is read from the file one by one, the youngest first: the edge hands each in with an event
@@ -11,12 +12,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible
-from durun.machine import doubt, request, scope, walk
+from durun.machine import control, doubt, request, scope, walk
 from durun.machine.draft import Draft
-from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve
+from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve, TakeUp
 from durun.machine.model import Effect, Phase, Position, Run, Status, Undo
 from durun.machine.outcome import DONE, NOT_DONE, OutputError, output_of
 from durun.plan.canonical import State
@@ -43,17 +45,32 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
     effect = d.effect(p.effect)
     key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
     if word in state["compensate"]["after"]:
-        d.put_undo(_rendered(d, p, effect, key, output, error))
+        names = d.names(p.scope, visit=p.visit, output=output, error=error)
+        d.put_undo(_rendered(d, state, effect, key, names))
     elif word == "failed":
         d.put_undo(Undo(effect.no, "not_needed", key=key))
-    else:  # its branch or item may be gone when it is settled: what can be rendered is rendered now
-        made = _rendered(d, p, effect, key, output, error)
-        d.put_undo(made if made.status == "not_needed" else made._replace(status="registered"))
+    else:
+        d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, error), key))
 
 
-def _rendered(d: Draft, p: Position, effect: Effect, key: str, output: Json, error: Json) -> Undo:
-    undo = d.state(p)["compensate"]
-    names = d.names(p.scope, visit=p.visit, output=output, error=error, key=key, undo_key=effect.key)
+SEEN = ("input", "vars", "error", "item", "index", "run", "pins")  # what an undo may read beside what its own effect gave
+
+
+def _for_later(d: Draft, p: Position, effect: Effect, key: str, error: Json) -> Json:
+    """What settles a doubt when the run compensates: the probe, the undo as far as it can be rendered now, what both may read."""
+    state, names = d.state(p), d.names(p.scope, visit=p.visit, error=error, key=effect.key)
+    later: dict[str, Json] = {"seen": {name: names[name] for name in SEEN if name in names}}
+    if "probe" in state:
+        try:
+            later["probe"] = walk.render(d, state["probe"], names, capture="output" in state)
+        except ExpressionError as e:
+            later["why"] = str(e)
+    made = _rendered(d, state, effect, key, {**names, "output": None})
+    return {**later, "undo": made.request} if made.request is not None else later
+
+
+def _rendered(d: Draft, state: State, effect: Effect, key: str, names: Mapping[str, Json]) -> Undo:
+    undo, names = state["compensate"], {**names, "key": key, "undo_key": effect.key}
     try:
         if "if" in undo and not d.evaluate.condition(undo["if"], names):
             return Undo(effect.no, "not_needed", key=key)
@@ -81,6 +98,8 @@ def wanted(d: Draft, event: Compensate) -> None:
     if run.undoing is not None:
         if run.status is Status.COMPENSATING:
             raise NotPossible(f"run {run.id} is compensating already")
+        if run.status is Status.PAUSED:
+            control.take_up(d, TakeUp())
         d.tell("compensating", None, None, by=event.by)
         d.move.owed_again = True
         d.set_run(undoing={**run.undoing, "failed": False})
@@ -106,7 +125,9 @@ def begin(d: Draft, by: str) -> None:
     """From here on the run only undoes."""
     doubt.withdraw(d)
     d.todo.clear()
-    d.set_run(status=Status.COMPENSATING, reason=None, undoing={"by": by, "failed": False}, cancel=None, ended_at=None)
+    paused = d.run.status is Status.PAUSED  # nothing is undone before somebody resumes it
+    status, reason = (Status.PAUSED, d.run.reason) if paused else (Status.COMPENSATING, None)
+    d.set_run(status=status, reason=reason, undoing={"by": by, "failed": False}, cancel=None, ended_at=None)
     d.tell("compensating", None, None, by=by)
 
 
@@ -162,42 +183,36 @@ def _act(d: Draft, p: Position, undo: Undo) -> None:
     d.tell("undoing", p, None, effect=undo.effect)
     made = d.new_effect(p, "undo", undo.key, undo.request)
     failures = (0,) * len(state.get("retry", []))
-    stands = p._replace(effect=made.no, of=undo.effect, settling=False, failures=failures, target=None)
+    stands = p._replace(effect=made.no, of=undo.effect, settling=False, owed=None, failures=failures, target=None)
     d.put(walk.issued(d, stands))
 
 
 def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
     """Whether it happened is not known: its probe is asked, else a person."""
-    p = d.put(p._replace(owed=[undo.request, undo.key, undo.error]))
-    state = original(d, p)
+    p = d.put(p._replace(of=effect.no, target=None, owed={**(undo.request or {}), "key": undo.key}))
     if effect.status in ("waiting", "withdrawn", NOT_DONE):
         return not_needed(d, p)
-    if "probe" in state:
-        names = d.names(_around(d, effect.scope), visit=effect.visit, key=effect.key)
-        try:
-            request = walk.render(d, state["probe"], names, capture="output" in state)
-        except ExpressionError as e:
-            d.tell("probe_unknown", p, why=str(e))
-        else:
-            asking = d.new_effect(p, "probe", effect.key, request)
-            due = d.moment.now if asking.status == "waiting" else None
-            d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=due, of=effect.no, target=None))
-            return
-    ask_person(d, p._replace(of=effect.no))
+    if effect.status == DONE:
+        return happened(d, p, effect.output)
+    if "why" in p.owed:
+        d.tell("probe_unknown", p, why=p.owed["why"])
+    ask_probe(d, p)
+
+
+def ask_probe(d: Draft, p: Position) -> None:
+    """The probe as it was rendered when the doubt arose; a person where there is none."""
+    assert p.effect is not None
+    if "probe" not in p.owed:
+        return ask_person(d, p)
+    asking = d.new_effect(p, "probe", d.effect(p.effect).key, p.owed["probe"])
+    due = d.moment.now if asking.status == "waiting" else None
+    d.put(p._replace(phase=Phase.PROBING, asking=asking.no, due=due))
 
 
 def original(d: Draft, p: Position) -> State:
     """The state whose effect an undo position is about."""
     part = scope.parts(p.scope)[-1]
     return d.level(part.scope)["states"][part.state]
-
-
-def _around(d: Draft, inner: str) -> str:
-    """The scope, or the nearest around it that still stands."""
-    for part in reversed(scope.parts(inner)):
-        if d.found(part.inner) is not None:
-            return part.inner
-    return ""
 
 
 def ask_person(d: Draft, p: Position) -> None:
@@ -210,6 +225,8 @@ def answered(d: Draft, p: Position, said: str, event: Ended | Answered | CouldNo
     no = p.effect
     assert no is not None
     p = d.put(p._replace(asking=None))
+    if said == "left":  # durun is being stopped: it is asked again by whoever goes on
+        return d.drop(p.scope)
     if said == "no":
         d.put_effect(d.effect(no)._replace(status=NOT_DONE))
         return not_needed(d, p)
@@ -227,15 +244,15 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     """What was in doubt did happen: it is undone now."""
     assert p.effect is not None
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
-    part = scope.parts(p.scope)[-1]
-    stood = Position(_around(d, part.scope), part.state, p.visit, Phase.ENDED, effect=effect.no)
-    request, key, problem = p.owed
-    if d.found(part.scope) is not None:
-        undo = _rendered(d, stood, effect, key, output, None)
-    else:
-        undo = Undo(effect.no, "owed", request, key, problem)
+    seen = {"output": output, "error": None, **p.owed.get("seen", {}), "visit": p.visit}
+    around = scope.parts(p.scope)[-1].scope
+    if all(d.found(part.inner) is not None for part in scope.parts(around)):
+        seen = {**d.names(around), **seen}
+    undo = _rendered(d, original(d, p), effect, p.owed["key"], seen)
     if undo.status == "not_needed":
         return not_needed(d, p)
+    if undo.request is None and p.owed.get("undo") is not None:
+        undo = undo._replace(request=p.owed["undo"], error="")
     _act(d, p, undo)
 
 

@@ -173,7 +173,7 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
         return doubt.cancelled(d)
     p = d.position(scope)
     if p.stopping and target not in ENDS:
-        return fan.stopped(d, p)
+        return fan.stopped(d, p._replace(target=target, effect=None))  # whoever takes it up goes on from there
     if stopping.has_no_time(d.run):
         d.put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None))
         return stopping.time_over(d)
@@ -386,7 +386,7 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
 def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:
     """A state without an effect has ended well (`output`: with this one): its `assign` is done. The target it leads to."""
     state, before = d.state(p), d.row(p.scope, p.state)
-    d.put_row(ended(before, p, **given, has_output=bool(given)))
+    d.put_row(ended(before, p, **given, has_output=given.get("output") is not None))
     try:
         changed = assign(d, p, state["assign"], **given)
     except AssignError as e:
@@ -471,6 +471,8 @@ def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> Non
 
 def after_error(d: Draft, p: Position, error: dict[str, Json], how: str | None) -> str | None:
     """Again, if a rule allows it; else where a catch leads; else the run has failed. `how`: None where nothing was begun."""
+    if how == DONE and undo.is_undo(p):
+        return "succeeded"  # it is undone, and what it gave is of no use to anybody
     if how == DONE:
         undo.learnt(d, p, DONE, error=error)
         undo.passed(d, p)
@@ -568,6 +570,14 @@ def _named(scope: str) -> str:
 
 
 # --- to take up again ---
+
+
+def can_take_up(d: Draft, p: Position) -> bool:
+    """Whether an error ended it here, so that it can be tried again. Where the plan chose to end there is nothing to try."""
+    if p.phase is not Phase.FAILED:
+        return False
+    holds = d.state(p)["kind"] in ("parallel", "map", "plan") and p.total > 0
+    return p.target is not None or not holds or fan.can_take_up(d, p)
 
 
 def take_up(d: Draft, p: Position) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from durun.plan import http, model
-from durun.plan.canonical import Plan
+from durun.plan.canonical import Plan, State
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
 from durun.plan.names import BUILT_IN
@@ -80,7 +80,7 @@ def _read(
     if faults or shaped is None:
         return None, faults, []
     plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)})
-    return plan, [], [*_warnings(data), *rounds(data), *expressions.warnings]
+    return plan, [], [*_warnings(data), *_unheard(data, children), *rounds(data), *expressions.warnings]
 
 
 def called(data: dict[str, Json]) -> Iterator[str]:
@@ -101,6 +101,9 @@ def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[
             yield Found((*at, "plan", "file"), child)
         if not isinstance(child, dict):
             continue
+        if ends := [name for name, inner in child["states"].items() if "compensated" in _leads_to(inner)]:
+            said = f"its state `{ends[0]}` leads to `compensated`: it is the calling run that compensates, all of it"
+            yield Found((*at, "plan", "file"), f"{file} cannot be called: {said}")
         values = mapping(given.get("input"))
         for name in values:
             if name not in child["input"]:
@@ -110,6 +113,11 @@ def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[
         for name, what in child["input"].items():
             if what["required"] and name not in values:
                 yield Found((*at, "plan"), f"{file} wants the input `{name}`, which has no default", key=True)
+
+
+def _leads_to(state: State) -> set[str]:
+    lines: list[Any] = [state, *state["catch"], *state.get("choice", [])]
+    return {line["next"] for line in lines if "next" in line}
 
 
 # --- the short form of a map of one effect ---
@@ -467,6 +475,17 @@ def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Foun
 
 
 # --- warnings ---
+
+
+def _unheard(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[Found]:
+    """What a plan that is called says of the whole run, where the calling plan says something else."""
+    for at, _, state in all_states(data):
+        file = mapping(state.get("plan")).get("file")
+        child = children.get(file) if isinstance(file, str) else None
+        for word in ("on_error", "on_cancel"):
+            if isinstance(child, dict) and word in child and data.get(word) != "compensate":
+                said = f"`{word}: compensate` of {file} is not heard where it is called: what it did is undone with the whole run"
+                yield Found((*at, "plan", "file"), f"{said}, by this plan's own `{word}` or `durun compensate`")
 
 
 def _warnings(data: dict[str, Json]) -> Iterator[Found]:

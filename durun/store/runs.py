@@ -381,7 +381,7 @@ class Store:
 
     def last_answer(self, no: int, path: str | None) -> Answered | None:
         """What was answered last to a run, or to one state of it."""
-        given = "CASE scope WHEN '' THEN state ELSE scope || '.' || state END"
+        given = "CASE WHEN scope = '' OR scope LIKE '%/' THEN scope ELSE scope || '.' END || state"
         sql = f"SELECT {ANSWER} FROM answers WHERE run = ? AND (? IS NULL OR {given} = ?) ORDER BY no DESC LIMIT 1"
         found = rows(self.file.db, sql, (no, path, path))
         if not found:

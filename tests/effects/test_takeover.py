@@ -26,7 +26,7 @@ from durun.effects.command import Commands, End, KeeperGone, NoStart, Refused, r
 from durun.effects.locks import driver_alive, last_sign
 from durun.effects.notes import Begun, Notes, Nothing, Stuck, ours
 from durun.machine.model import Effect
-from durun.outbox import Deliverer, ran
+from durun.outbox import Adopted, Deliverer, ran
 from durun.store.runs import Pinned
 
 STOP = [("TERM", 5000), ("KILL", 0)]
@@ -468,7 +468,7 @@ def test_a_timeout_holds_where_the_keeper_is_dead_and_counts_no_sleep(
     driver.die()
     effect = Effect(1, "", "a", 1, "run", "key", {"timeout": 3_600_000}, "begin", place="one")
     later = make_deliverer(driver.folder)
-    later._enforce(effect, driver.notes(), begun._replace(awake=begun.awake - ran))
+    later._enforce(Adopted(effect, driver.notes(), begun._replace(awake=begun.awake - ran), (), 0.0))
     if ran:
         until(lambda: driver.lines("ticks") == ["heard"])
     else:
@@ -479,13 +479,13 @@ def test_a_timeout_holds_where_the_keeper_is_dead_and_counts_no_sleep(
 
 
 def test_how_long_a_command_ran_is_told_without_sleep_and_with_it_only_where_nothing_else_is_noted() -> None:
-    begun = Begun("a", 7, 100.0, 100.1, "", "", 50.0)
+    begun = Begun("a", 7, 100.0, 100.1, "", "", awake=50.0)
     assert ran(begun, awake=60.0, boot=7300.0) == 10.0
     assert ran(begun._replace(awake=None), awake=60.0, boot=110.0) == 10.0
 
 
 def make_deliverer(folder: Path) -> Deliverer:
-    pinned = Pinned({}, "", "", str(folder), {}, "", 1)
+    pinned = Pinned({}, "", "", str(folder), {"base": {}, "env": {}}, "", 1)
     return Deliverer(Commands(str(folder), "two"), 1, pinned, str(folder / "db"), lambda: "three", boot_id())
 
 

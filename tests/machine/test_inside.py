@@ -15,9 +15,10 @@ from inside import World, happenings, plan_of, some_states
 
 from durun.errors import NotPossible
 from durun.machine.decide import may_begin
-from durun.machine.events import Cancel, Due, Go, Lost, Resolve, TakeUp
+from durun.machine.events import Cancel, CouldNotStart, Due, Go, Lost, Pause, Resolve, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
 from durun.machine.scope import inside, level, parts, path_of
+from durun.plan.check import read
 
 DO = {"start": "do", "states": {"do": {"run": ["x"], "next": "succeeded"}}}
 
@@ -113,6 +114,21 @@ def test_an_item_that_waits_gives_its_place_away_and_gets_one_when_it_goes_on() 
     assert may_begin(world.plan, world.at, "each[0]")
     world.give(Due("each[0]"))
     assert world.under_way() == ["each[0].b"]
+
+
+def test_a_branch_that_goes_on_finds_one_place_for_all_that_it_holds() -> None:
+    inner = {"fan": {"parallel": {"branches": {"a": DO, "b": DO}}, "next": "succeeded"}}
+    waits = {"start": "rest", "states": {"rest": {"wait": "5s", "next": "fan"}, **inner}}
+    other = {"start": "else", "states": {"else": {"run": ["x"], "next": "succeeded"}}}
+    world = World(plan_of({"all": {"parallel": {"concurrency": 1, "branches": {"w": waits, "o": other}}, "next": "succeeded"}}))
+    assert world.under_way() == ["all.o.else"]
+    world.give(Due("all.w"))
+    assert world.under_way() == ["all.o.else"], "what waits inside it waits for its place, all of it"
+    world.end("all.o.else")
+    for scope in ("all.w.fan.a", "all.w.fan.b"):
+        assert may_begin(world.plan, world.at, scope)
+        world.give(Due(scope))
+    assert world.under_way() == ["all.w.fan.a.do", "all.w.fan.b.do"], "and then has it, all of it"
 
 
 def test_a_branch_in_doubt_does_not_stop_its_siblings() -> None:
@@ -246,3 +262,175 @@ def _counts(world: World, p: Position) -> None:
     for scope in world.at.positions:
         if inside(scope, path):
             assert any(part.inner in world.at.positions for part in parts(scope) if part.path == path)
+
+
+# --- to take up again, and to stop ---
+
+TWO = {"start": "a", "states": {"a": {"run": ["x"], "next": "b"}, "b": {"run": ["y"], "next": "succeeded"}}}
+
+
+def test_what_was_stopped_between_two_states_goes_on_with_the_second_and_repeats_nothing() -> None:
+    world = World(plan_of({"each": {"map": {"items": "[0, 1]", "stop": "now", **TWO}, "next": "succeeded"}}))
+    world.end("each[1].a", 1)
+    world.end("each[0].a", 0, "sibling")
+    assert (world.at.run.status, world.statuses("each")) == (Status.FAILED, ["stopped", "failed"])
+    world.give(TakeUp())
+    assert world.under_way() == ["each[0].b", "each[1].a"]
+
+
+def test_an_item_that_ended_as_the_plan_chose_is_not_begun_again() -> None:
+    states = {"a": {"run": ["x"], "next": "failed"}}
+    world = World(plan_of({"each": {"map": {"items": "[0]", "start": "a", "states": states}, "next": "succeeded"}}))
+    world.end("each[0].a")
+    assert world.at.run.status is Status.FAILED
+    with pytest.raises(NotPossible, match="ended where its plan says"):
+        world.give(TakeUp())
+    assert len(world.begun) == 1
+
+
+def test_beside_one_that_ended_as_the_plan_chose_the_others_are_taken_up_where_that_can_help() -> None:
+    states = {
+        "a": {"run": ["x"], "catch": [{"on": ["exit:2"], "next": "no"}], "next": "succeeded"},
+        "no": {"fail": {"error": "refused"}},
+    }
+    for failures, helps in ((1, True), (0, False)):
+        given = {"items": "[0, 1, 2]", "failures": failures, "start": "a", "states": states}
+        world = World(plan_of({"each": {"map": given, "next": "succeeded"}}))
+        for n, status in enumerate((2, 1, 1)):
+            world.end(f"each[{n}].a", status)
+        assert world.at.run.status is Status.FAILED
+        if not helps:
+            with pytest.raises(NotPossible, match="ended where its plan says"):
+                world.give(TakeUp())
+            continue
+        world.give(TakeUp())
+        assert world.under_way() == ["each[1].a", "each[2].a"]
+        world.end("each[1].a")
+        world.end("each[2].a")
+        assert (world.at.run.status, world.statuses("each")) == (Status.SUCCEEDED, ["failed", "succeeded", "succeeded"])
+
+
+def test_a_resume_keeps_to_the_places_there_are() -> None:
+    world = World(each(6, concurrency=2, failures="all", enough=5))
+    for n in range(6):
+        world.end(f"each[{n}].do", 1)
+    assert world.at.run.status is Status.FAILED
+    world.give(TakeUp())
+    assert world.under_way() == ["each[0].do", "each[1].do"]
+    seen = set()
+    while world.at.run.status not in TERMINAL:
+        for p in [p for p in world.at.positions.values() if p.phase is Phase.DELAYED and may_begin(world.plan, world.at, p.scope)]:
+            if may_begin(world.plan, world.at, p.scope):
+                world.give(Due(p.scope))
+        assert len(world.under_way()) <= 2
+        path = world.under_way()[0]
+        seen.add(path)
+        world.end(path)
+    assert world.at.run.status is Status.SUCCEEDED and len(seen) >= 5
+
+
+def test_enough_with_stopped_items_that_fails_later_is_not_entered_again() -> None:
+    states = {
+        "each": {"map": {"items": "[0, 1, 2]", "enough": 1, **DO}, "next": "after"},
+        "after": {"run": ["z"], "next": "succeeded"},
+    }
+    world = World(plan_of(states))
+    world.end("each[1].do")
+    world.end("each[0].do", -15, "sibling")
+    world.end("each[2].do", -15, "sibling")
+    world.end("after", 1)
+    assert world.at.run.status is Status.FAILED
+    world.give(TakeUp())
+    assert world.under_way() == ["after"], "what was stopped inside the state before is nobody's"
+    world.end("after")
+    assert world.at.run.status is Status.SUCCEEDED
+
+
+def test_what_is_left_inside_a_state_that_the_run_has_left_is_nobodys() -> None:
+    states = {
+        "each": {"map": {"items": "[0, 1]", **DO}, "catch": [{"on": ["item_failed"], "next": "clean"}], "next": "succeeded"},
+        "clean": {"run": ["c"], "next": "succeeded"},
+    }
+    world = World(plan_of(states))
+    world.end("each[0].do", 1)
+    world.end("each[1].do")
+    world.end("clean", 1)
+    assert world.at.run.status is Status.FAILED and "each[0]" in world.at.positions
+    with pytest.raises(NotPossible, match=r"each\[0\].do is not in doubt"):
+        world.give(Resolve("happened", "each[0].do"))
+    world.give(Resolve("happened"))
+    assert world.at.run.status is Status.SUCCEEDED, "only `clean` can have been meant"
+
+
+def test_a_map_of_which_an_item_may_have_happened_is_not_entered_anew_unasked() -> None:
+    world = World(each(2))
+    world.end("each[0].do", -9)
+    world.end("each[1].do")
+    assert world.at.run.status is Status.FAILED
+    with pytest.raises(NotPossible, match=r"whether each\[0\].do happened is not known"):
+        world.give(TakeUp("each"))
+    world.give(TakeUp())
+    assert world.at.run.status is Status.BLOCKED, "it is asked about"
+
+
+def test_what_a_person_mended_goes_on_in_every_branch() -> None:
+    world = World(plan_of({"fan": {"parallel": {"branches": {"a": DO, "b": DO, "c": DO}}, "next": "succeeded"}}))
+    for name in "abc":
+        (no,) = (no for no in world.open() if world.at.effects[no].scope == f"fan.{name}")
+        world.give(CouldNotStart(no, 2, "secret", why="it is missing"))
+    assert (world.at.run.status, world.at.run.reason) == (Status.BLOCKED, "secret_missing")
+    world.give(TakeUp())
+    assert world.under_way() == ["fan.a.do", "fan.b.do", "fan.c.do"]
+
+
+def test_what_had_to_be_mended_goes_on_when_a_pause_ends_too() -> None:
+    world = World(plan_of({"fan": {"parallel": {"branches": {"a": DO, "b": DO}}, "next": "succeeded"}}))
+    world.give(CouldNotStart(world.open()[0], 2, "directory"))
+    world.give(Pause())
+    world.give(TakeUp())
+    assert world.under_way() == ["fan.a.do", "fan.b.do"]
+
+
+def test_a_cancel_withdraws_items_that_wait_for_a_place() -> None:
+    states = {"a": {"run": ["x"], "next": "rest"}, "rest": {"wait": "10s", "next": "b"}, "b": {"run": ["y"], "next": "succeeded"}}
+    given = {"items": "[0, 1, 2]", "concurrency": 1, "start": "a", "states": states}
+    world = World(plan_of({"each": {"map": given, "next": "succeeded"}}))
+    world.end("each[0].a")
+    world.give(Due("each[0]"))
+    assert world.at.positions["each[0]"].phase is Phase.DELAYED
+    world.give(Cancel())
+    world.end("each[1].a", -15, "cancel")
+    assert world.at.run.status is Status.CANCELLED and len(world.begun) == 2
+
+
+def test_a_cancel_while_a_poll_asks_is_the_end_of_it() -> None:
+    poll = {"run": ["x"], "idempotent": True, "output": "text", "poll": {"until": "output == 'yes'", "for": "1h"}}
+    branches = {"start": "wait_for", "states": {"wait_for": {**poll, "next": "succeeded"}}}
+    for plan, path in (
+        (plan_of({"wait_for": {**poll, "next": "succeeded"}}), "wait_for"),
+        (plan_of({"fan": {"parallel": {"branches": {"a": branches}}, "next": "succeeded"}}), "fan.a.wait_for"),
+    ):
+        world = World(plan)
+        world.give(Cancel())
+        world.end(path, 0, "cancel", stdout=b"no")
+        assert world.at.run.status is Status.CANCELLED
+    both = {"a": branches, "b": DO}
+    world = World(plan_of({"fan": {"parallel": {"branches": both, "enough": 1}, "next": "succeeded"}}))
+    world.end("fan.b.do")
+    world.end("fan.a.wait_for", 0, "sibling", stdout=b"no")
+    assert (world.at.run.status, world.statuses("fan")) == (Status.SUCCEEDED, ["stopped", "succeeded"])
+
+
+def test_a_doubt_in_a_child_is_resolved_by_its_path() -> None:
+    child, _, _ = read({"durun": 1, "name": "child", "start": "say", "states": {"say": {"run": ["x"], "next": "succeeded"}}})
+    data = {"durun": 1, "name": "outer", "start": "call", "states": {"call": {"plan": {"file": "c.yaml"}, "next": "succeeded"}}}
+    plan, faults, _ = read(data, {}, {"c.yaml": child})
+    assert plan is not None, faults
+    for how, ends in (("happened", Status.SUCCEEDED), ("fail", Status.FAILED)):
+        world = World(plan)
+        world.give(Lost(world.open()[0], "killed"))
+        assert world.at.run.status is Status.BLOCKED
+        world.give(Resolve(how, "call/say"))
+        assert world.at.run.status is ends
+    world.give(Resolve("happened", "call/say"))
+    assert world.at.run.status is Status.SUCCEEDED, "a failed state of a child may be done by hand, too"

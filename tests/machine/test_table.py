@@ -64,7 +64,7 @@ ALLOWED = {
     Phase.LOST: {"Settle", "Resolve"},
     Phase.PROBING: {"Due", "Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DOUBT: {"Resolve"},
-    Phase.HELD: {"Settle"},
+    Phase.HELD: {"Settle", "TakeUp"},
     Phase.INSIDE: set(),
     Phase.FAILED: {"Resolve", "TakeUp"},
     Phase.ENDED: set(),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inside import World, happenings, some_states  # type: ignore[import-not-found]
 
 from durun.errors import NotPossible
-from durun.machine.events import Cancel, Compensate, Ended, Lost, NextUndo, NothingOwed, Resolve
+from durun.machine.events import Cancel, Compensate, Due, Ended, Lost, NextUndo, NothingOwed, Pause, Resolve, Signal, TakeUp
 from durun.machine.model import TERMINAL, Phase, Status
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
@@ -218,6 +218,172 @@ def test_compensate_stops_what_is_under_way_first(folder: str) -> None:
     assert world.at.run.status is Status.COMPENSATING
     world.undo_all()
     assert world.undone == ["b", "a"], "what ended well all the same is undone too"
+
+
+# --- doubts, and what was there when they arose ---
+
+
+def settled(world: Undoing) -> Any:
+    """The next undo is begun, or asked about first: the request of what is under way."""
+    world.next()
+    (no,) = world.open()
+    return world.at.effects[no]
+
+
+def test_the_probe_asks_what_was_to_be_asked_when_the_doubt_arose(folder: str) -> None:
+    """Vars go on, and the item is gone: both would ask about something else."""
+    probe, undo = (
+        {"run": ["was", "${{ item }}", "${{ vars.n }}"]},
+        {"run": ["undo", "${{ item }}", "${{ vars.n }}", "${{ output }}"]},
+    )
+    do = {"run": ["x"], "output": "text", "probe": probe, "compensate": undo, "catch": [{"on": ["killed"], "next": "on"}]}
+    inner = {"do": {**do, "next": "on"}, "on": {"pass": {}, "assign": {"n": "${{ vars.n + 1 }}"}, "next": "succeeded"}}
+    states = {
+        "each": {"map": {"items": "['i']", "start": "do", "states": inner}, "assign": {"n": 9}, "next": "end"},
+        "end": {"run": ["y"], "next": "succeeded"},
+    }
+    world = Undoing(plan_of(states, vars={"n": 0}), folder)
+    world.end("each[0].do", -9)  # not certain
+    world.give(Ended(world.open()[0], 7))  # its probe cannot say
+    world.end("end")
+    assert world.at.run.status is Status.SUCCEEDED
+    world.give(Compensate())
+    asked = settled(world)
+    assert asked.kind == "probe" and asked.request["argv"] == ["was", "i", "0"]
+    world.give(Ended(asked.no, 0, stdout=b"t-7"))
+    (no,) = world.open()
+    assert world.at.effects[no].request["argv"] == ["undo", "i", "0", "t-7"]
+
+
+def test_a_doubt_of_a_child_that_has_ended_is_asked_about_in_the_words_of_the_child(folder: str) -> None:
+    probe, undo = {"run": ["was", "${{ input.who }}"]}, {"run": ["undo", "${{ input.who }}", "${{ output }}"]}
+    do = {"run": ["x"], "output": "text", "probe": probe, "compensate": undo, "catch": [{"on": ["killed"], "next": "succeeded"}]}
+    child = {"durun": 1, "name": "child", "start": "do", "input": {"who": "string"}, "states": {"do": {**do, "next": "succeeded"}}}
+    called, faults, _ = read(child)
+    assert called is not None, faults
+    data = {
+        "durun": 1, "name": "outer", "start": "call", "input": {"who": {"type": "string", "default": "of the caller"}},
+        "states": {"call": {"plan": {"file": "c", "input": {"who": "of the child"}}, "next": "succeeded"}},
+    }  # fmt: skip
+    plan, faults, _ = read(data, {}, {"c": called})
+    assert plan is not None, faults
+    world = Undoing(plan, folder)
+    world.end("call/do", -9)
+    world.give(Ended(world.open()[0], 7))
+    assert world.at.run.status is Status.SUCCEEDED
+    world.give(Compensate())
+    asked = settled(world)
+    assert asked.request["argv"] == ["was", "of the child"]
+    world.give(Ended(asked.no, 0, stdout=b"t"))
+    (no,) = world.open()
+    assert world.at.effects[no].request["argv"] == ["undo", "of the child", "t"]
+
+
+def test_an_undo_that_reads_a_state_of_an_item_that_is_gone_is_for_a_person_and_never_guessed(folder: str) -> None:
+    undo = {"run": ["undo", "${{ states.first.output }}", "${{ output }}"]}
+    inner = {
+        "first": {"run": ["f"], "output": "text", "next": "do"},
+        "do": {
+            "run": ["x"],
+            "output": "text",
+            "compensate": undo,
+            "catch": [{"on": ["killed"], "next": "succeeded"}],
+            "next": "succeeded",
+        },
+    }
+    world = Undoing(plan_of({"each": {"map": {"items": "[0]", "start": "first", "states": inner}, "next": "succeeded"}}), folder)
+    world.end("each[0].first", stdout=b"f")
+    world.end("each[0].do", -9)
+    world.give(Compensate())
+    world.next()
+    assert world.at.run.reason == "in_doubt"
+    world.give(Resolve("happened", output="t", has_output=True))
+    world.next()
+    assert (world.at.run.status, world.at.run.reason) == (Status.BLOCKED, "undo_failed")
+    assert world.logged() == {"each[0].do": "failed"}
+
+
+def doubtful(folder: str, **probe: Any) -> Undoing:
+    """A run that compensates, of which one thing is in doubt; its probe is asked."""
+    state = {"run": ["x"], "compensate": UNDO, "probe": {"run": ["p"], **probe}, "next": "succeeded"}
+    world = Undoing(plan_of({"a": state}, on_cancel="compensate"), folder)
+    world.give(Cancel())
+    world.end("a", -9, "cancel")
+    world.next()
+    return world
+
+
+def test_a_probe_that_was_lost_while_it_compensates_is_asked_again_but_not_for_ever(folder: str) -> None:
+    world = doubtful(folder)
+    for _ in range(2):
+        world.give(Lost(world.open()[0], "killed"))
+        assert world.at.run.status is Status.COMPENSATING
+    world.give(Lost(world.open()[0], "killed"))
+    assert (world.at.run.status, world.open()) == (Status.BLOCKED, [])
+
+
+def test_a_probe_that_was_stopped_with_durun_is_asked_again_by_whoever_goes_on(folder: str) -> None:
+    world = doubtful(folder)
+    world.give(Ended(world.open()[0], -15, "leaving"))
+    assert world.at.run.status is Status.COMPENSATING
+    world.give(Ended(settled(world).no, 1))
+    world.next()
+    assert world.at.run.status is Status.COMPENSATED
+
+
+def test_a_probe_keeps_to_its_own_rules_while_it_compensates(folder: str) -> None:
+    world = doubtful(folder, retry={"max_attempts": 2, "initial_interval": "1s"})
+    world.give(Ended(world.open()[0], 7))
+    assert world.at.run.status is Status.COMPENSATING, "it is asked once more"
+    world.give(Due("a~"))
+    world.give(Ended(world.open()[0], 1))
+    world.next()
+    assert world.at.run.status is Status.COMPENSATED
+
+
+def test_what_an_undo_printed_is_of_no_use_and_spoils_nothing(folder: str) -> None:
+    world = Undoing(three(on_error="compensate"), folder)
+    world.end("a")
+    world.end("b", 1)
+    world.next()
+    world.give(Ended(world.open()[0], 0, data=b"{no json"))
+    world.next()
+    assert world.at.run.status is Status.COMPENSATED
+
+
+def test_an_error_in_a_paused_run_is_followed_by_no_undo_until_it_is_resumed(folder: str) -> None:
+    for way in (TakeUp(), Compensate()):
+        with tempfile.TemporaryDirectory() as place:
+            world = Undoing(three(on_error="compensate"), place)
+            world.end("a")
+            world.give(Pause())
+            world.end("b", 1)
+            assert world.at.run.status is Status.PAUSED
+            world.give(way)
+            world.undo_all()
+            assert (world.at.run.status, world.undone) == (Status.COMPENSATED, ["a"])
+
+
+def test_a_run_that_compensates_takes_no_signal_any_more(folder: str) -> None:
+    states = {"a": {"run": ["x"], "compensate": UNDO, "next": "w"}, "w": {"wait": {"signal": "go"}, "next": "compensated"}}
+    world = Undoing(plan_of(states), folder)
+    world.end("a")
+    world.give(Signal("go"))
+    assert world.at.run.status is Status.COMPENSATING
+    with pytest.raises(NotPossible, match="compensates"):
+        world.give(Signal("go"))
+
+
+def test_a_poll_that_a_cancel_ended_after_an_answer_is_undone(folder: str) -> None:
+    state = {
+        "run": ["x"], "idempotent": True, "output": "text", "compensate": {"run": ["undo", "${{ output }}"]},
+        "poll": {"until": "output == 'yes'", "for": "1h"}, "next": "succeeded",
+    }  # fmt: skip
+    world = Undoing(plan_of({"a": state}, on_cancel="compensate"), folder)
+    world.give(Cancel())
+    world.end("a", 0, "cancel", stdout=b"no")
+    world.undo_all()
+    assert (world.at.run.status, world.undone) == (Status.COMPENSATED, ["a"])
 
 
 # --- random histories ---
