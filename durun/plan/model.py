@@ -261,7 +261,7 @@ Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # built with the plan, not each by itself too
 
 
 class Rule(Shape):
