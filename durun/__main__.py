@@ -1,5 +1,5 @@
 """`python -m durun`."""
 
-from durun.cli import main
+from durun.cli import process
 
-main()
+process()

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -66,7 +65,7 @@ class World(NamedTuple):
 
     now: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     clock: Callable[[], int] = boot_ms
-    draw: Callable[[], float] = random.random
+    draw: Callable[[], float] = lambda: int.from_bytes(os.urandom(7), "big") / (1 << 56)
     boot: str = ""
     awake: Callable[[], int] | None = None  # None: as `clock`
 

@@ -129,6 +129,11 @@ def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp
         assert "apsw" in loaded, words
         heavy = {"typer", "click", "pydantic", "ruamel.yaml", "cel_expr_python", "rich", "jsonschema_rs"} & loaded
         assert not heavy, (words, heavy)
+    light = {"re", "enum", "datetime", "json", "typing", "dataclasses", "pathlib", "contextlib", "functools"}
+    there = set(
+        subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True).stdout.split()
+    )
+    assert not light & (loaded_by("ls", "--db", db) - there)
 
 
 def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_expressions(tmp_path: Path) -> None:
@@ -140,4 +145,4 @@ def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_
     )
     loaded = loaded_by("resume", "x", "--db", db)
     assert "durun.engine" in loaded
-    assert not {"typer", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs"} & loaded
+    assert not {"typer", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs", "dataclasses", "inspect", "uuid"} & loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from durun.cli.reader import say
+from durun.cli.reader import at_end, say
 from durun.errors import Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
@@ -33,7 +33,9 @@ def where(db: str | None) -> str:
 
 def opened(db: str | None) -> File:
     """The database, which must be there. Raises StoreUnusable."""
-    return File(where(db), create=False)
+    file = File(where(db), create=False)
+    at_end.append(file.close)
+    return file
 
 
 def alive_in(path: str) -> Any:

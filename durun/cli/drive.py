@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, last_sign_in, on_terminal, opened, person, where
-from durun.cli.reader import out, out_json, say
+from durun.cli.reader import at_end, out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
 from durun.errors import Held as HeldByAnother
@@ -44,33 +44,51 @@ def start(
     db: str | None = None,
 ) -> int:  # fmt: skip
     """Start a run of a plan, and drive it. The first line on stdout is its id."""
-    from durun.plan.load import load
     from durun.plan.schema import input_values
 
     _one_of(wait, no_wait)
     if id is not None and not ID.fullmatch(id):
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
-    loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
-    values = input_values(loaded.plan, _given(loaded.plan, set or [], input))
-    birth = _birth(loaded.plan, loaded.source, plan, values)
-    run, types = _newborn(loaded.plan, id, birth, values)
+    path, text = where(db), text_of(plan)
+    file = opened(path) if not dry_run and os.path.exists(path) else None
+    found, source, mark = _read(text, "stdin" if plan == "-" else plan, file)
+    values = input_values(found, _given(found, set or [], input))
+    birth = _birth(found, source, plan, values)._replace(mark=mark)
+    run, types = _newborn(found, id, birth, values)
     if dry_run:
-        states, version = len(loaded.plan["states"]), loaded.plan["version"]
+        states, version = len(found["states"]), found["version"]
         if json:
             out_json({"plan": run.name, "version": version, "states": states, "input": values, "stored": False})
         say(f"{plan}: {states} states, version {version}; all is well, nothing is stored")
         return 0
-    path, run = where(db), run._replace(types=types)
+    run = run._replace(types=types)
     if detach:
-        return _start_detached(path, loaded.plan, birth, run, id is not None, wait=wait, no_wait=no_wait, quiet=quiet, json=json)
-    with driver(path, create=True, quiet=quiet) as d:
+        if file is None:
+            file = File(path, create=True, say=say)
+            at_end.append(file.close)
+        return _start_detached(file, found, birth, run, id is not None, wait=wait, no_wait=no_wait, quiet=quiet, json=json)
+    with driver(path, create=True, quiet=quiet, file=file) as d:
         existing = d.store.id_of(run.id) if id is not None else None
         if existing is not None:
             return _again(d, existing, birth, run.id, no_wait=no_wait, sit=wait, json=json)
         try:
-            return d.begin(loaded.plan, birth, run, no_wait=no_wait, sit=wait, json=json)
+            return d.begin(found, birth, run, no_wait=no_wait, sit=wait, json=json)
         except Exists as e:  # somebody gave the same id a moment before
             return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, sit=wait, json=json)
+
+
+def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | None]:
+    """The plan of a text, the text, and what it is known by from now on. Raises PlanRefused."""
+    from durun.cli import known
+
+    mark = known.mark_of(text)
+    before = read.checked(file, mark) if file is not None else None
+    if before is not None:
+        return *before, None
+    from durun.plan.load import load
+
+    loaded = load(text, name)
+    return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None
 
 
 def _one_of(wait: bool, no_wait: bool) -> None:
@@ -79,10 +97,9 @@ def _one_of(wait: bool, no_wait: bool) -> None:
 
 
 def _start_detached(
-    path: str, plan: Plan, birth: Birth, run: Run, named: bool, *, wait: bool, no_wait: bool, quiet: bool, json: bool
+    file: File, plan: Plan, birth: Birth, run: Run, named: bool, *, wait: bool, no_wait: bool, quiet: bool, json: bool
 ) -> int:
     """Stores the run, says its id, and has a driver in the background go on with it."""
-    file = File(path, create=True, say=say)
     make_folder(file.folder)
     store = Store(file)
     existing = store.id_of(run.id) if named else None
@@ -316,7 +333,7 @@ def worst(codes: list[int]) -> int:
 class DriverProcess:
     """This process as a driver: its place and keeper, the file, and what it was told by signals."""
 
-    def __init__(self, path: str, *, create: bool, quiet: bool) -> None:
+    def __init__(self, path: str, *, create: bool, quiet: bool, file: File | None = None) -> None:
         from durun.outbox import new_commands
         from durun.store.file import look
 
@@ -335,7 +352,8 @@ class DriverProcess:
         self.name = ""  # said before each line, where several runs are driven at once
         self.keep = False  # True while a run may have something under way: its notes are for whoever goes on
         try:
-            self.file = File(path, create=create, say=self._say)
+            self.file = file or File(path, create=create, say=self._say)
+            self.file.say = self._say
         except BaseException:
             self.commands.close(keep=False)
             raise
@@ -586,9 +604,9 @@ def _has_schema(state: Any) -> bool:
 
 
 @contextmanager
-def driver(path: str, *, create: bool, quiet: bool) -> Iterator[DriverProcess]:
-    """This process as a driver, and let go of at the end."""
-    d = DriverProcess(path, create=create, quiet=quiet)
+def driver(path: str, *, create: bool, quiet: bool, file: File | None = None) -> Iterator[DriverProcess]:
+    """This process as a driver, and let go of at the end. `file`: where it is open already."""
+    d = DriverProcess(path, create=create, quiet=quiet, file=file)
     try:
         yield d
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` costs an `ls` more than its query
 import errno
+import gc
 import os
 import sys
 
@@ -24,6 +25,7 @@ COMMANDS = {
     "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
+at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
 
 
@@ -54,6 +56,7 @@ def run(argv: list[str]) -> int:
 
 def prepare() -> None:
     """What every process of durun does first."""
+    gc.set_threshold(100_000)  # what is imported stays: to look through it again and again is a tenth of a start
     _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
     _three_descriptors()
     sys.excepthook = _bug
@@ -158,6 +161,9 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         _drop_stdout()
         say(f"stdout cannot be written: {os.strerror(e.errno)}")
         return 1
+    finally:
+        while at_end:
+            at_end.pop()()
 
 
 def refused(code: str, message: str, exit: int, *, as_json: bool) -> int:

@@ -6,11 +6,11 @@ Rules:
 - what a branch or item sets is kept with its position, and goes with it; what became of it is a row of its container
 - times are integer UTC milliseconds, lengths integer milliseconds
 - nothing here reads a clock, a file or a random number
+- the two that are filled bit by bit are written out: `dataclasses` costs more to import than the rest of a driver's rooms
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -33,7 +33,6 @@ __all__ = [
     "StateRow",
     "Status",
     "Undo",
-    "replace",
 ]
 
 
@@ -267,38 +266,57 @@ class Run(NamedTuple):
     ended_at: int | None = None
 
 
-@dataclass(slots=True)
 class Checkpoint:
     """All that is needed to go on. Only `apply` changes it, after its move has been stored."""
 
-    run: Run
-    positions: dict[str, Position] = field(default_factory=dict)
-    states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
-    effects: dict[int, Effect] = field(default_factory=dict)  # those a position refers to
-    items: dict[str, list[Item]] = field(default_factory=dict)  # by the path of the state that holds them
-    signals: dict[int, Sent] = field(default_factory=dict)  # those nobody has taken, in the order they came
+    __slots__ = ("effects", "items", "positions", "run", "signals", "states")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        run: Run,
+        positions: dict[str, Position] | None = None,
+        states: dict[tuple[str, str], StateRow] | None = None,
+        effects: dict[int, Effect] | None = None,
+        items: dict[str, list[Item]] | None = None,
+        signals: dict[int, Sent] | None = None,
+    ) -> None:
+        self.run = run
+        self.positions = {} if positions is None else positions
+        self.states = {} if states is None else states
+        self.effects = {} if effects is None else effects  # those a position refers to
+        self.items = {} if items is None else items  # by the path of the state that holds them
+        self.signals = {} if signals is None else signals  # those nobody has taken, in the order they came
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
 
-@dataclass(slots=True)
 class Move:
     """One decision: the rows that change, the intents to begin, the commands to stop, and what history says of it."""
 
-    run: Run
-    positions: dict[str, Position | None] = field(default_factory=dict)
-    states: dict[tuple[str, str], StateRow] = field(default_factory=dict)
-    effects: dict[int, Effect] = field(default_factory=dict)
-    fresh: dict[str, list[Item]] = field(default_factory=dict)  # containers entered anew: what was inside is taken away first
-    items: dict[tuple[str, int], Item] = field(default_factory=dict)
-    gone: dict[str, None] = field(default_factory=dict)  # scopes that have ended: what was inside them is taken away
-    undos: dict[int, Undo] = field(default_factory=dict)
-    undo_status: dict[int, tuple[str, int | None]] = field(default_factory=dict)  # effect -> (status, the effect that undid it)
-    owed_again: bool = False  # undos that failed are owed again
-    signals: dict[int, Sent] = field(default_factory=dict)
-    answers: list[Answered] = field(default_factory=list)
-    history: list[Event] = field(default_factory=list)
-    begin: list[int] = field(default_factory=list)
-    stop: list[int] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)  # plain lines for whoever watches
+    __slots__ = (
+        "answers", "begin", "effects", "fresh", "gone", "history", "items", "owed_again", "positions", "run", "said", "signals",
+        "states", "stop", "undo_status", "undos",
+    )  # fmt: skip
+
+    def __init__(self, run: Run, history: list[Event] | None = None) -> None:
+        self.run = run
+        self.positions: dict[str, Position | None] = {}
+        self.states: dict[tuple[str, str], StateRow] = {}
+        self.effects: dict[int, Effect] = {}
+        self.fresh: dict[str, list[Item]] = {}  # containers entered anew: what was inside is taken away first
+        self.items: dict[tuple[str, int], Item] = {}
+        self.gone: dict[str, None] = {}  # scopes that have ended: what was inside them is taken away
+        self.undos: dict[int, Undo] = {}
+        self.undo_status: dict[int, tuple[str, int | None]] = {}  # effect -> (status, the effect that undid it)
+        self.owed_again = False  # undos that failed are owed again
+        self.signals: dict[int, Sent] = {}
+        self.answers: list[Answered] = []
+        self.history = [] if history is None else history
+        self.begin: list[int] = []
+        self.stop: list[int] = []
+        self.said: list[str] = []  # plain lines for whoever watches
 
 
 def apply(at: Checkpoint, move: Move) -> None:

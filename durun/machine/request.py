@@ -28,13 +28,13 @@ from durun.plan.units import LAST, duration
 
 Json = Any
 
-NOT_IN_URL = re.compile(r'[^!-~]|["<>\\^`{|}]')
+NOT_IN_URL = r'[^!-~]|["<>\\^`{|}]'
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # RFC 9110, 5.6.7: the form in use, and the two it had before
 DATES = (
-    re.compile(r"[A-Z][a-z]{2}, (?P<d>\d\d) (?P<m>[A-Z][a-z]{2}) (?P<y>\d{4}) (?P<t>\d\d:\d\d:\d\d) GMT"),
-    re.compile(r"[A-Z][a-z]+, (?P<d>\d\d)-(?P<m>[A-Z][a-z]{2})-(?P<y>\d\d) (?P<t>\d\d:\d\d:\d\d) GMT"),
-    re.compile(r"[A-Z][a-z]{2} (?P<m>[A-Z][a-z]{2}) (?P<d>[ \d]\d) (?P<t>\d\d:\d\d:\d\d) (?P<y>\d{4})"),
+    r"[A-Z][a-z]{2}, (?P<d>\d\d) (?P<m>[A-Z][a-z]{2}) (?P<y>\d{4}) (?P<t>\d\d:\d\d:\d\d) GMT",
+    r"[A-Z][a-z]+, (?P<d>\d\d)-(?P<m>[A-Z][a-z]{2})-(?P<y>\d\d) (?P<t>\d\d:\d\d:\d\d) GMT",
+    r"[A-Z][a-z]{2} (?P<m>[A-Z][a-z]{2}) (?P<d>[ \d]\d) (?P<t>\d\d:\d\d:\d\d) (?P<y>\d{4})",
 )
 
 
@@ -81,7 +81,7 @@ def url(text: str) -> str:
         raise ExpressionError("url: it must begin with http:// or https:// and a host")
     if "#" in text:
         raise ExpressionError("url: what stands after a `#` is never sent: write it as %23, or leave it out")
-    return NOT_IN_URL.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
+    return re.sub(NOT_IN_URL, lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
 
 
 def one_line(name: str, text: str) -> str:
@@ -226,7 +226,7 @@ def asked_to_wait(answer: Json, now: int) -> int:
 
 def date(text: str) -> int | None:
     """UTC ms of an HTTP date, or None where it is none."""
-    found = next((m for form in DATES if (m := form.fullmatch(text.strip()))), None)
+    found = next((m for form in DATES if (m := re.fullmatch(form, text.strip()))), None)
     if found is None or found["m"] not in MONTHS:
         return None
     year = int(found["y"]) + (2000 if len(found["y"]) == 2 else 0)

@@ -28,19 +28,17 @@ KEPT |= {"package", "return", "var", "void", "while"}
 OPERATORS = ("||", "&&", "==", "!=", "<=", ">=", "<", ">", "in", "+", "-", "*", "/", "%")
 ARITHMETIC = {"+", "-", "*", "/"}
 
-TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n\f]+|//[^\n]*)
+# compiled when something is read: what drives a plan of nothing but paths reads nothing
+TOKEN = r"""(?xs)(?P<space>[ \t\r\n\f]+|//[^\n]*)
     |(?P<string>[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\r\n]*"|'[^'\r\n]*')
         |[bB]?(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\r\n]|\\.)*"|'(?:[^'\\\r\n]|\\.)*'))
     |(?P<number>0x[0-9a-fA-F]+[uU]?|(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|[0-9]+[uU]?)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
     |(?P<field>`[A-Za-z0-9_.\-/ ]+`)
-    |(?P<sign>&&|\|\||[=!<>]=|[-+*/%<>!?:.,()\[\]{}])""",
-    re.X | re.S,
-)
-PLAIN_STRING = re.compile(r"\"([^\"\\\r\n]*)\"|'([^'\\\r\n]*)'")
-NUL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[xX]00|000|u0000|U00000000)")
-DOUBLE = re.compile(r"[0-9]*\.[0-9]|[0-9]+[eE]")
+    |(?P<sign>&&|\|\||[=!<>]=|[-+*/%<>!?:.,()\[\]{}])"""
+PLAIN_STRING = r"\"([^\"\\\r\n]*)\"|'([^'\\\r\n]*)'"
+NUL = r"(?<!\\)(?:\\\\)*\\(?:[xX]00|000|u0000|U00000000)"
+DOUBLE = r"[0-9]*\.[0-9]|[0-9]+[eE]"
 
 
 class SyntaxFault(Exception):
@@ -96,10 +94,10 @@ def tokens(source: str) -> list[Token]:
     """All tokens but spaces and comments. Raises SyntaxFault."""
     found, at = [], 0
     while at < len(source):
-        match = TOKEN.match(source, at)
+        match = re.compile(TOKEN).match(source, at)
         if match is None:
             raise SyntaxFault(_no_token(source[at]), at)
-        if match.lastgroup == "string" and NUL.search(match.group()) and "r" not in match.group()[:2].lower():
+        if match.lastgroup == "string" and re.search(NUL, match.group()) and "r" not in match.group()[:2].lower():
             raise SyntaxFault("text with a NUL cannot be used", at)
         if match.lastgroup != "space":
             found.append(Token(match.lastgroup or "", match.group(), at, match.end()))
@@ -256,7 +254,7 @@ class Read:
     def _key(self) -> str | None:
         """The text of `"name"]`, taken; None where something else stands between the brackets."""
         if self._at + 1 < len(self._tokens) and self._tokens[self._at + 1].text == "]":
-            plain = PLAIN_STRING.fullmatch(self._tokens[self._at].text)
+            plain = re.fullmatch(PLAIN_STRING, self._tokens[self._at].text)
             if plain:
                 self._at += 2
                 return plain.group(1) if plain.group(1) is not None else plain.group(2)
@@ -302,7 +300,7 @@ class Read:
         token = self._next()
         match token.kind, token.text:
             case "number", _:
-                return None, Operand(double=bool(DOUBLE.match(token.text)), plain=True)
+                return None, Operand(double=bool(re.match(DOUBLE, token.text)), plain=True)
             case "string", _:
                 return None, Operand(plain=True)
             case "name", _:
@@ -376,7 +374,7 @@ class Read:
                 found.append(token.text.strip("`"))
                 at += 2
             elif sign == "[" and token is not None and at + 2 < len(self._tokens) and self._tokens[at + 2].text == "]":
-                plain = PLAIN_STRING.fullmatch(token.text)
+                plain = re.fullmatch(PLAIN_STRING, token.text)
                 if plain:
                     found.append(plain.group(1) if plain.group(1) is not None else plain.group(2))
                 elif re.fullmatch("[0-9]{1,9}", token.text):

@@ -60,7 +60,7 @@ def _read(
     faults = [*_later(data), *misplaced(data)]
     shaped = None
     try:
-        shaped = model.Plan.model_validate(data)
+        shaped = model.shaped(data)
     except ValidationError as e:
         taken = {f.path for f in faults}
         faults += [f for f in (_in_our_words(data, error) for error in e.errors()) if f.path not in taken]

@@ -110,34 +110,31 @@ def split(text: str) -> list[str | Hole]:
     return parts
 
 
-# what changes what a `}}` means: strings, comments, names in backticks, brackets
-TURN = re.compile(
-    r"""(?P<raw>[rR](?P<quote>\"\"\"|\'\'\'|"|'))|(?P<string>\"\"\"|\'\'\'|"|')|(?P<comment>//)|(?P<field>`[^`\n]*`)
-    |(?P<end>}})|(?P<open>[\[({])|(?P<close>[\])}])""",
-    re.X,
-)
+# what changes what a `}}` means: strings, comments, names in backticks, brackets. Compiled when it is used, like the endings:
+# most plans have no string in an expression, and every start would pay for them
+TURN = r"""(?x)(?P<raw>[rR](?P<quote>\"\"\"|\'\'\'|"|'))|(?P<string>\"\"\"|\'\'\'|"|')|(?P<comment>//)|(?P<field>`[^`\n]*`)
+    |(?P<end>}})|(?P<open>[\[({])|(?P<close>[\])}])"""
 ENDINGS = {
-    quote: re.compile((r"(?:[^\\]|\\.)*?" if len(quote) == 3 else r"(?:[^\\\n]|\\.)*?") + quote, re.S)
-    for quote in ('"""', "'''", '"', "'")
+    quote: (r"(?s)(?:[^\\]|\\.)*?" if len(quote) == 3 else r"(?s)(?:[^\\\n]|\\.)*?") + quote for quote in ('"""', "'''", '"', "'")
 }
-RAW_ENDINGS = {quote: re.compile((r".*?" if len(quote) == 3 else r"[^\n]*?") + quote, re.S) for quote in ENDINGS}
+RAW_ENDINGS = {quote: (r"(?s).*?" if len(quote) == 3 else r"[^\n]*?") + quote for quote in ENDINGS}
 PAIRS = {"(": ")", "[": "]", "{": "}"}
-NEWLINE = re.compile("\n")
-COMMENT_ENDS = re.compile(r"\n|(?=}})")
+NEWLINE, COMMENT_ENDS = "\n", r"\n|(?=}})"
 
 
 def _closing(text: str, start: int) -> int:
     """Where the `}}` stands that ends the hole whose source begins at `start`."""
     open_at: list[int] = []
     at = start
-    while found := TURN.search(text, at):
+    turn = re.compile(TURN)
+    while found := turn.search(text, at):
         at = found.end()
         match found.lastgroup:
             case "raw" | "string":
                 at = _string_end(text, found)
             case "comment":
                 # it hides quotes and brackets; a `}}` only inside brackets, where that would not end the hole anyway
-                ends = (NEWLINE if open_at else COMMENT_ENDS).search(text, at)
+                ends = re.compile(NEWLINE if open_at else COMMENT_ENDS).search(text, at)
                 at = ends.end() if ends else len(text)
             case "end" if not open_at:
                 return found.start()
@@ -155,7 +152,7 @@ def _closing(text: str, start: int) -> int:
 
 def _string_end(text: str, begins: re.Match[str]) -> int:
     raw = begins.group("quote")
-    closed = (RAW_ENDINGS[raw] if raw else ENDINGS[begins.group()]).match(text, begins.end())
+    closed = re.compile(RAW_ENDINGS[raw] if raw else ENDINGS[begins.group()]).match(text, begins.end())
     if closed is None:
         raise SyntaxFault("a string in the expression does not end", begins.start())
     return closed.end()

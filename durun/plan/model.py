@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -21,6 +21,7 @@ Json = Any
 
 T = TypeVar("T")
 
+PLUGINS = "PYDANTIC_DISABLE_PLUGINS"  # read by pydantic whenever it builds a shape
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 METHOD = re.compile(r"[A-Z]{1,20}")
@@ -52,6 +53,8 @@ def not_yet(word: str) -> str:
 
 def nearest(word: Json, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or nothing."""
+    import difflib  # only where something is wrong
+
     near = difflib.get_close_matches(str(word)[:64], list(known)[:500], 1, 0.6)  # more would take long
     return f"; did you mean `{near[0]}`?" if near else ""
 
@@ -261,7 +264,7 @@ Count = Annotated[StrictInt, Field(ge=1, le=2**53)]
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)  # built with the plan, not each by itself too
 
 
 class Rule(Shape):
@@ -429,7 +432,7 @@ class Approval(Shape):
     data: Json = None
     options: Annotated[
         list[Annotated[Option, BeforeValidator(_option)]], BeforeValidator(_a_list), Field(min_length=1), AfterValidator(_options)
-    ] = [Option(name="yes"), Option(name="no", reject=True)]
+    ] = Field(default_factory=lambda: [Option(name="yes"), Option(name="no", reject=True)])
     schema_: Annotated[Json, BeforeValidator(_schema)] = Field(default=None, alias="schema")
 
 
@@ -601,14 +604,30 @@ class Plan(Shape):
     vars: Values = {}
     vars_schema: Annotated[Json, BeforeValidator(_something)] = None
     timeout: Maybe[Limit] = None
-    pins: Pins = Pins()
+    pins: Pins = Field(default_factory=Pins)
     secrets: list[Annotated[SecretOf, BeforeValidator(_secret)]] = []
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
-    defaults: Defaults = Defaults()
+    defaults: Defaults = Field(default_factory=Defaults)
     output: Json = None
     start: Text
     states: Annotated[dict[str, State], Field(min_length=1)]
+
+
+def shaped(data: dict[str, Json]) -> Plan:
+    """The plan in its shapes, which are built when the first one is read. Raises ValidationError.
+
+    pydantic's plugins are left out: none has a say in what a plan is, and to look for them in all that is installed takes time.
+    """
+    if not Plan.__pydantic_complete__:
+        before = os.environ.get(PLUGINS)
+        os.environ[PLUGINS] = "__all__"
+        try:
+            Plan.model_rebuild()
+        finally:
+            os.environ.pop(PLUGINS)
+            os.environ.update({} if before is None else {PLUGINS: before})
+    return Plan.model_validate(data)
 
 
 # which keys fit which kind, beside description, next, catch, assign and max_visits

@@ -2,28 +2,28 @@
 
 Each has one spelling. What might mean two things (a bare number, `1:30`, a time without offset) is refused, and so is what can
 only be a mistake: a duration over a hundred years, a time before 1970.
+
+What only shows a time is light to import: `ls` does.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+import time
 
 UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 SIZES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 LONGEST = 100 * 366 * 86_400_000  # a hundred years
 LAST = 253_402_300_799_999  # the end of the year 9999
 SPELLING = "write 250ms, 30s, 5m, 2h, 7d or 1h30m"
-DURATION = re.compile(
-    r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,15})ms)?",
-)
-MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DURATION = r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m(?!s))?(?:([0-9]{1,9})s)?(?:([0-9]{1,15})ms)?"
+MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 
 
 def duration(text: str) -> int:
     """Milliseconds of `250ms 30s 5m 2h 7d 1h30m`; units fall, each once; `0s` is one. Raises ValueError."""
-    found = DURATION.fullmatch(text)
+    import re
+
+    found = re.fullmatch(DURATION, text)
     if found is None or not any(found.groups()):
         raise ValueError(f"{_quoted(text)} is no duration; {SPELLING}")
     total = sum(int(n) * UNITS[unit] for n, unit in zip(found.groups(), UNITS, strict=True) if n)
@@ -44,6 +44,8 @@ def show_duration(ms: int) -> str:
 
 def size(text: str) -> int:
     """Bytes of `64KiB 1MiB`. Raises ValueError."""
+    import re
+
     found = re.fullmatch(r"([0-9]{1,12})(B|KiB|MiB|GiB)", text)
     if found is None:
         raise ValueError(f"{_quoted(text)} is no size; write 64KiB or 1MiB")
@@ -52,13 +54,16 @@ def size(text: str) -> int:
 
 def moment(text: str) -> int:
     """UTC milliseconds of an RFC 3339 time, which must carry its offset. Raises ValueError."""
-    if MOMENT.fullmatch(text) is None:
+    import re
+    from datetime import UTC, datetime, timedelta
+
+    if re.fullmatch(MOMENT, text) is None:
         raise ValueError(f"{_quoted(text)} is no time; write it as 2026-11-30T09:00:00+01:00, with its offset")
     try:
         at = datetime.fromisoformat(text.replace(" ", "T").upper())
     except ValueError as e:
         raise ValueError(f"{_quoted(text)} is no time: {e}") from None
-    ms = (at - EPOCH) // timedelta(milliseconds=1)
+    ms = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if not 0 <= ms <= LAST:
         raise ValueError(f"{_quoted(text)} does not lie between the years 1970 and 9999")
     return ms
@@ -66,8 +71,8 @@ def moment(text: str) -> int:
 
 def show_moment(ms: int) -> str:
     """RFC 3339 in UTC with milliseconds, as 2026-11-30T08:00:00.000Z."""
-    at = EPOCH + timedelta(milliseconds=ms)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    seconds, ms = divmod(ms, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03d}Z"
 
 
 def _quoted(text: str) -> str:

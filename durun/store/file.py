@@ -6,7 +6,8 @@ Rules:
   syncing its folder, and a power cut could bring the journal back and the tables away
 - refused before anything is written: newer, foreign, damaged, not writable, another user's, on a network file system
 - in this process nobody else opens the file: closing another descriptor of it would drop SQLite's locks. The look at its
-  header comes before the connection
+  header comes before the first connection, and not again while there is one
+- what may be lost in a power cut without saying anything wrong is committed without a sync
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ QUIET = 5.0  # s before it says that it waits
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "fuse", "fuseblk", "ceph"})
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ROOM = 16 * 1024 * 1024  # bytes that must be free before anything begins
+_connected: dict[tuple[int, int], int] = {}  # how many connections this process has to a file
 
 
 def default_path() -> str:
@@ -56,23 +58,33 @@ class File:
     def __init__(self, path: str, *, create: bool, say: Callable[[str], None] | None = None) -> None:
         self.path = os.path.realpath(path)
         self.folder = self.path + ".d"
-        self._say = say or (lambda text: print(text, file=sys.stderr))
+        self.say = say or (lambda text: print(text, file=sys.stderr))
         existed = look(self.path, create=create)
         if not existed:
             _make(self.path)
-        with failing(self.path):
-            self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
-        with failing(self.path, self.db):
-            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            self.db.set_busy_handler(self._wait)
-            self._waited_since: float | None = None
-            self._ready()
-            self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         here = os.stat(self.path)
         self._identity = (here.st_dev, here.st_ino)
+        self._is_open = False
+        with failing(self.path):
+            self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
+        self._is_open = True
+        _connected[self._identity] = _connected.get(self._identity, 0) + 1
+        try:
+            with failing(self.path, self.db):
+                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                self.db.set_busy_handler(self._wait)
+                self._waited_since: float | None = None
+                self._ready()
+                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self.db.close()
+        if self._is_open:
+            self._is_open = False
+            _connected[self._identity] -= 1
 
     def _wait(self, calls: int) -> bool:
         now = time.monotonic()
@@ -82,7 +94,7 @@ class File:
         waited = now - self._waited_since
         if waited > QUIET and not self._told:
             self._told = True
-            self._say(f"another process is writing to {self.path}; waiting up to {PATIENCE:.0f} s")
+            self.say(f"another process is writing to {self.path}; waiting up to {PATIENCE:.0f} s")
         if waited > PATIENCE:
             return False
         time.sleep(0.0005 + os.urandom(1)[0] / 73_000)  # up to 4 ms, by chance
@@ -135,10 +147,10 @@ class File:
                 raise StoreUnusable(f"{self.path} is busy: another process has held it for {PATIENCE:.0f} s")
             time.sleep(0.0005 + os.urandom(1)[0] / 27_000)
 
-    def write(self) -> Write:
-        """One transaction: all of it, or nothing. Raises StoreUnusable."""
+    def write(self, *, synced: bool = True) -> Write:
+        """One transaction: all of it, or nothing. Without `synced` a power cut may take it back. Raises StoreUnusable."""
         self.same_file()
-        return Write(self)
+        return Write(self, synced)
 
     def same_file(self) -> None:
         try:
@@ -175,11 +187,13 @@ def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[tu
 class Write:
     """A transaction that is committed where its block ends well, and rolled back where it does not."""
 
-    def __init__(self, file: File) -> None:
-        self._db, self._failing = file.db, failing(file.path, file.db)
+    def __init__(self, file: File, synced: bool) -> None:
+        self._db, self._failing, self._synced = file.db, failing(file.path, file.db), synced
 
     def __enter__(self) -> apsw.Connection:
         with self._failing:
+            if not self._synced:
+                self._db.execute("PRAGMA synchronous=NORMAL").fetchall()
             self._db.execute("BEGIN IMMEDIATE")
         return self._db
 
@@ -192,6 +206,8 @@ class Write:
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+                if not self._synced:
+                    self._db.execute("PRAGMA synchronous=FULL").fetchall()
 
 
 class failing:
@@ -257,8 +273,9 @@ def look(path: str, *, create: bool) -> bool:
         raise StoreUnusable(f"{path} is no file")
     if there.st_uid != os.geteuid():
         raise StoreUnusable(f"{path} belongs to another user (uid {there.st_uid}); durun does not write to it")
-    _refuse_remote(path)
-    _look_at_header(path, there.st_size)
+    if not _connected.get((there.st_dev, there.st_ino)):
+        _refuse_remote(path)
+        _look_at_header(path, there.st_size)
     return True
 
 

@@ -63,6 +63,12 @@ def number(file: File, id: str) -> int:
     raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
 
 
+def checked(file: File, mark: str) -> tuple[Json, str] | None:
+    """The plan that a text with this mark was found to hold, and the text."""
+    found = rows(file.db, "SELECT canonical, source FROM checked JOIN plans ON digest = plan WHERE mark = ?", (mark,))
+    return (_value(found[0][0]), found[0][1]) if found else None
+
+
 class Hold:
     """The whole file is held: since when (RFC 3339), and by whom."""
 

@@ -41,6 +41,7 @@ class Birth(NamedTuple):
     bound_to: str
     pins: Json
     language: int
+    mark: str | None = None  # what the text of the plan is known by from now on
 
 
 class Pinned(NamedTuple):
@@ -137,6 +138,8 @@ class Store:
                 "INSERT OR IGNORE INTO plans (digest, canonical, source) VALUES (?, ?, ?)",
                 (birth.plan_digest, birth.plan_text, birth.source),
             )
+            if birth.mark is not None:
+                db.execute("INSERT OR IGNORE INTO checked (mark, plan) VALUES (?, ?)", (birth.mark, birth.plan_digest))
             self._driver(db, driver, now)
             db.execute(
                 "INSERT INTO runs (id, plan, name, version, language, file, directory, namespace, bound_to, pins, input,"
@@ -191,12 +194,12 @@ class Store:
             return Held(no, fence + 1, seq, events)
 
     def let_go(self, held: Held) -> None:
-        """Nobody drives the run any more."""
-        with self.file.write() as db:
+        """Nobody drives the run any more. Lost in a power cut it says nothing wrong: the lock of that driver is free."""
+        with self.file.write(synced=False) as db:
             db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (held.no, held.fence))
 
     def forget_driver(self, place: str) -> None:
-        with self.file.write() as db:
+        with self.file.write(synced=False) as db:
             db.execute("DELETE FROM drivers WHERE place = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?)", (place, place))
 
     # to read

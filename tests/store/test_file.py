@@ -212,3 +212,27 @@ def test_a_table_that_is_damaged_is_refused_in_one_line(durun: Program, table: s
         assert done.returncode in (0, 8) and "fault of its own" not in done.stderr, done.stderr
         assert done.returncode == 0 or "damaged" in done.stderr
     assert durun("resume", run, exit=8).stderr.count("\n") == 1
+
+
+def test_a_second_look_at_the_file_leaves_this_process_its_locks(tmp_path: Path) -> None:
+    """POSIX locks go with any descriptor that is closed: without them another process may take the log away under this one."""
+    path = tmp_path / "runs.db"
+    file = File(str(path), create=True)
+    assert locked_here(path)
+    assert files.look(str(path), create=False)
+    second = File(str(path), create=False)
+    assert locked_here(path)
+    second.close()
+    assert locked_here(path)
+    file.close()
+    assert not locked_here(path)
+
+
+def locked_here(path: Path) -> bool:
+    """Whether this process has a lock on a file, asked of another: it may not take what this one holds shared."""
+    code = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as f:\n"
+        "    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)\n"  # where SQLite keeps its shared lock
+    )
+    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True).returncode != 0

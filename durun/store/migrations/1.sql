@@ -15,6 +15,11 @@ CREATE TABLE plans (
   source    TEXT NOT NULL                 -- the text a person wrote
 ) WITHOUT ROWID;
 
+CREATE TABLE checked (
+  mark TEXT PRIMARY KEY,                  -- SHA-256 over a text and the durun that found it to hold
+  plan TEXT NOT NULL REFERENCES plans (digest) ON DELETE CASCADE
+) WITHOUT ROWID;
+
 CREATE TABLE literals (
   digest TEXT PRIMARY KEY,                -- SHA-256 of `text`: long scripts that many requests share
   text   TEXT NOT NULL
