@@ -45,6 +45,7 @@ def cancel(run: str, *, grace: str = "10s", json: bool = False, db: str | None =
         noted = _left_to_driver(file, no, "cancel", {"grace": ms})
         if noted:
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
+            _while_it_undoes(file, no, seen)
         if _is_through(file, no, noted) or _cancel_here(db, no, ms, seen):
             break
     after = read.summary(file, no, alive_in(file.path))
@@ -64,7 +65,8 @@ def _asked_since(file: File, no: int, seen: int) -> bool:
 def _is_through(file: File, no: int, noted: bool) -> bool:
     """Whether nothing is left to do here: it has ended, or its driver has heard and cannot undo the rest without a person."""
     s = read.summary(file, no, alive_in(file.path))
-    return s.status in read.ENDED or (noted and s.status in ("blocked", "paused") and not Store(file).notes(no))
+    heard = noted and not Store(file).notes(no)
+    return s.status in read.ENDED or (heard and s.status in ("blocked", "paused", "compensating"))
 
 
 def _shown(file: File, no: int, json: bool) -> int:
@@ -92,7 +94,7 @@ def _cancel_here(db: str | None, no: int, grace: int, seen: int) -> bool:
             heard = run.undoing is not None and _asked_since(d.file, no, seen)
             if run.cancel is None and run.ended_at is None and not heard:
                 engine.move(Cancel(grace, person()))
-            engine.hold = engine.at.run.undoing is None or read.hold(d.file) is not None
+            engine.hold = read.hold(d.file) is not None  # nothing begins after a cancel, but what undoes it
             if engine.at.run.ended_at is None:
                 with hearing(d.signals):
                     engine.drive()
@@ -116,13 +118,23 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
     while time.monotonic() < end:
         s = read.summary(file, no, alive)
         heard = not Store(file).notes(no)
-        if s.status in read.ENDED or (heard and (not ended or s.status == "blocked")):
+        if s.status in read.ENDED or (heard and (not ended or s.status in ("blocked", "compensating"))):
             return
         if s.driver is None or not alive(s.driver):
             return
-        if heard and s.status == "compensating":
-            end = time.monotonic() + seconds  # an undo takes the time it takes
         time.sleep(0.03)
+
+
+def _while_it_undoes(file: File, no: int, seen: int) -> None:
+    """Where the driver undoes what was cancelled: until it is through, or gone. An undo takes the time it takes."""
+    alive = alive_in(file.path)
+    if not _asked_since(file, no, seen):
+        return  # it undoes for another reason, and has refused
+    while True:
+        s = read.summary(file, no, alive)
+        if s.status != "compensating" or s.driver is None or not alive(s.driver):
+            return
+        time.sleep(0.05)
 
 
 def pause(run: str | None = None, *, plan: str | None = None, all: bool = False, json: bool = False, db: str | None = None) -> int:
