@@ -192,7 +192,8 @@ class Engine:
         assert self.performer is not None
         run = self.at.run
         grace = int((run.cancel or {}).get("grace", stopping.GRACE))
-        self.performer.stop(no, [("TERM", grace), ("KILL", 0)], stopping.why(run))
+        why = stopping.why(run) if run.cancel is not None else "sibling"
+        self.performer.stop(no, [("TERM", grace), ("KILL", 0)], why)
         self._stop_by[no] = time.monotonic() + grace / 1000 + self.stuck
 
     # --- the loop ---

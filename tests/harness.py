@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from durun.effects.command import Commands
+from durun.effects.http import Sender, Transfer
 from durun.effects.locks import driver_alive, last_sign
 from durun.engine import Engine, World, new_place, real_world
 from durun.machine import decide
@@ -136,6 +137,27 @@ class Driving:
         self.store.let_go(self.engine.held)
         self.deliverer.close(keep=False)
         self.file.close()
+
+
+class MortalSender(Sender):
+    """Sends for real, and may die around the note that a request begins."""
+
+    def __init__(self, folder: str, moments: Moments) -> None:
+        super().__init__(folder)
+        self._moments = moments
+
+    def _note(self, t: Transfer) -> int:
+        self._moments.pass_by("before the note")
+        said = super()._note(t)
+        self._moments.pass_by("after the note")
+        return said
+
+
+class DrivingRequests(Driving):
+    def _engine(self, held: Any, plan: Any, at: Any) -> Any:
+        engine = super()._engine(held, plan, at)
+        self.deliverer._sender = MortalSender(self.path + ".d", self.moments)
+        return engine
 
 
 def children_of(pid: int) -> list[int]:

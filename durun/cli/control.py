@@ -44,25 +44,39 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
     if s.status in read.ENDED:
         then = f": `durun compensate {s.id}` undoes what it did" if compensate and s.status != "compensated" else ""
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}{then}; nothing was changed")
-    if compensate or Store(file).pinned(no).plan.get("on_cancel") == "compensate":
+    if compensate:
         from durun.cli.undo import carried_out
 
-        return carried_out(file, db, no, Cancel(ms, person(), compensate), quiet=False, json=json)
+        return carried_out(file, db, no, Cancel(ms, person(), compensate=True), quiet=False, json=json)
+    seen = read.events(file, no)
     for _ in range(3):  # a driver may come or go between the look and the act
-        if _left_to_driver(file, no, "cancel", {"grace": ms}):
+        noted = _left_to_driver(file, no, "cancel", {"grace": ms})
+        if noted:
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
-            if read.summary(file, no, alive_in(file.path)).reason == "not_stopped":
-                break
-        if read.summary(file, no, alive_in(file.path)).status in read.ENDED or _cancel_here(db, no, ms):
+            _while_it_undoes(file, no, seen)
+        if _is_through(file, no, noted) or _cancel_here(db, no, ms, seen):
             break
     after = read.summary(file, no, alive_in(file.path))
     if after.reason == "not_stopped":
         return _shown(file, no, json)
-    if after.status not in read.ENDED:
+    if _asked_since(file, no, seen) and after.status not in ("succeeded", "failed"):
+        return _shown(file, no, json)  # what it had done may be undone after it
+    if after.status not in read.ENDED and Store(file).notes(no):
         raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
-    if after.status != "cancelled":
-        raise NotPossible(f"run {s.id} is {after.status}: the cancel came too late; nothing was changed")
-    return _shown(file, no, json)
+    why = next((e["data"]["why"] for e in read.history(file, no, seen) if e["data"].get("asked") == "cancel"), None)
+    raise NotPossible(why or f"run {s.id} is {after.status}: the cancel came too late; nothing was changed")
+
+
+def _asked_since(file: File, no: int, seen: int) -> bool:
+    """Whether a cancel was accepted after that row of the history."""
+    return any(e["kind"] == "cancel_asked" for e in read.history(file, no, seen))
+
+
+def _is_through(file: File, no: int, noted: bool) -> bool:
+    """Whether nothing is left to do here: it has ended, or its driver has heard and cannot undo the rest without a person."""
+    s = read.summary(file, no, alive_in(file.path))
+    heard = noted and not Store(file).notes(no)
+    return s.status in read.ENDED or (heard and s.status in ("blocked", "paused", "compensating"))
 
 
 def _shown(file: File, no: int, json: bool) -> int:
@@ -76,20 +90,27 @@ def _shown(file: File, no: int, json: bool) -> int:
     return exit_of(doc["status"])
 
 
-def _cancel_here(db: str | None, no: int, grace: int) -> bool:
-    """No driver lives: this process takes the run over, stops what is left of it, and ends it. False where one came meanwhile."""
+def _cancel_here(db: str | None, no: int, grace: int, seen: int) -> bool:
+    """No driver lives: this process takes the run over, stops what is left of it, and ends it; where what it had done is undone
+    after a cancel, it does that too. False where a driver came meanwhile."""
     with driver(where(db), create=False, quiet=True) as d:
         try:
             engine = d.take(no)
         except Held:
             return False
         engine.hold = True
-        again = engine.at.run.cancel is None or engine.at.run.reason == "not_stopped"
-        if again and engine.at.run.ended_at is None:
-            engine.move(Cancel(grace, person()))
-        if engine.at.run.ended_at is None:
-            engine.drive()
-        d.let_go(engine)
+        try:
+            run = engine.at.run
+            heard = run.undoing is not None and _asked_since(d.file, no, seen)
+            again = run.cancel is None or run.reason == "not_stopped"
+            if again and run.ended_at is None and not heard:
+                engine.move(Cancel(grace, person()))
+            engine.hold = read.hold(d.file) is not None  # nothing begins after a cancel, but what undoes it
+            if engine.at.run.ended_at is None:
+                with hearing(d.signals):
+                    engine.drive()
+        finally:
+            d.let_go(engine)
     return True
 
 
@@ -107,11 +128,24 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
     end, alive = time.monotonic() + seconds, alive_in(file.path)
     while time.monotonic() < end:
         s = read.summary(file, no, alive)
-        if s.status in read.ENDED or (not ended and not Store(file).notes(no)):
+        heard = not Store(file).notes(no)
+        if s.status in read.ENDED or (heard and (not ended or s.status in ("blocked", "compensating"))):
             return
         if s.driver is None or not alive(s.driver):
             return
         time.sleep(0.03)
+
+
+def _while_it_undoes(file: File, no: int, seen: int) -> None:
+    """Where the driver undoes what was cancelled: until it is through, or gone. An undo takes the time it takes."""
+    alive = alive_in(file.path)
+    if not _asked_since(file, no, seen):
+        return  # it undoes for another reason, and has refused
+    while True:
+        s = read.summary(file, no, alive)
+        if s.status != "compensating" or s.driver is None or not alive(s.driver):
+            return
+        time.sleep(0.05)
 
 
 def pause(run: str | None = None, *, plan: str | None = None, all: bool = False, json: bool = False, db: str | None = None) -> int:

@@ -74,7 +74,7 @@ def _follow(file: File, no: int) -> None:
         s = read.summary(file, no, alive)
         if s.driver is None or not alive(s.driver) or (s.status in read.ENDED and not store.notes(no)):
             return
-        if s.status == "blocked" and not store.notes(no):
+        if s.status in ("blocked", "paused") and not store.notes(no):
             return
         time.sleep(0.05)
 

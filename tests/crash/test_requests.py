@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Died, Driving, Moments
+from harness import Died, DrivingRequests, Moments
 from receiver import Receiver, answer, drop
 
-from durun.effects.http import Sender, Transfer
 from durun.errors import Superseded
 from durun.machine.events import Resolve
 from durun.machine.model import Phase, Status
@@ -72,27 +71,6 @@ class Far(Receiver):
 
 def poll_answer(at: int) -> Any:
     return lambda h: h.send(200, b'{"at": %d}' % at, {"Content-Type": "application/json"})
-
-
-class Mortal(Sender):
-    """Sends for real, and may die around the note that a request begins."""
-
-    def __init__(self, folder: str, moments: Moments) -> None:
-        super().__init__(folder)
-        self._moments = moments
-
-    def _note(self, t: Transfer) -> int:
-        self._moments.pass_by("before the note")
-        said = super()._note(t)
-        self._moments.pass_by("after the note")
-        return said
-
-
-class DrivingRequests(Driving):
-    def _engine(self, held: Any, plan: Any, at: Any) -> Any:
-        engine = super()._engine(held, plan, at)
-        self.deliverer._sender = Mortal(self.path + ".d", self.moments)
-        return engine
 
 
 def life(folder: Path, far: Far, at: int | None) -> tuple[Moments, list[str]]:

@@ -23,7 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import Died, DrivingRequests, Moments
 from program import Program, until
+
+from durun.engine import Engine
+from durun.machine.model import TERMINAL, Status
 
 TEMPLATE = Path(__file__).parents[2] / "durun" / "templates" / "book-trip"
 TOKEN = "token-of-the-test-7f3a"
@@ -327,6 +331,59 @@ def test_killed_again_and_again_at_whatever_moment_it_comes_to_one_end(trip: Tri
     assert driver.returncode == 4, said
     assert lives >= 5
     assert trip.service.made() == PAID and not trip.service.holds()
+
+
+class Life:
+    """A trip whose driver dies at one moment in this process, and is taken up by others; with a service of its own.
+
+    The plan says how to find out what happened, so nobody is asked."""
+
+    def __init__(self, folder: Path, *faults: tuple[str, str]) -> None:
+        folder.mkdir()
+        self.folder, self.service = folder, Service(folder)
+        for line, mode in faults:
+            self.service.say(line, mode)
+
+    def live(self, at: int | None) -> tuple[Moments, Status]:
+        moments, status = Moments(at), None
+        for n in range(20):
+            driving = DrivingRequests(self.folder, moments=moments if n == 0 else Moments())
+            try:
+                engine = driving.take() if driving.store.id_of("run") is not None else self._start(driving)
+                engine.drive()
+            except Died:
+                driving.die()
+                continue
+            status = engine.at.run.status
+            driving.leave()
+            if status in TERMINAL:
+                return moments, status
+        raise AssertionError(f"it never ended: it is {status}")
+
+    def _start(self, driving: DrivingRequests) -> Engine:
+        given = {"traveller": "ann", "to": "rome", "budget": 2000, "patience": "10s"}
+        return driving.start((TEMPLATE / "plan.yaml").read_text(), env={"BOOKING_API": self.service.url}, input=given)
+
+
+@pytest.mark.parametrize("refused", [None, "POST /tickets"], ids=["to its end", "and back"])
+def test_killed_at_every_moment_the_ledger_holds_each_thing_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str | None
+) -> None:
+    monkeypatch.setenv("BOOKING_TOKEN", TOKEN)
+    total = 1
+    for at in (None, *range(200)):
+        if at is not None and at >= total:
+            break
+        life = Life(tmp_path / f"{at}", *([(refused, "400")] * 3 if refused else []))
+        try:
+            moments, status = life.live(at)
+        finally:
+            life.service.down()
+        total = moments.seen if at is None else total
+        where = f"killed at moment {at}, {moments.names[-1]}"
+        assert status is (Status.COMPENSATED if refused else Status.SUCCEEDED), where
+        assert life.service.made() == PAID and life.service.holds() == (Counter() if refused else PAID), where
+    assert total >= (60 if refused else 40), "the trip has fewer moments than it should"
 
 
 # --- people who change their mind ---
