@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
-from durun.cli.drive import DriverProcess, driver
+from durun.cli.drive import DriverProcess, driver, hearing
 from durun.cli.reader import out_json, say
 from durun.engine import real_world
 from durun.errors import Held, NotPossible, Usage
