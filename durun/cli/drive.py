@@ -55,6 +55,8 @@ def start(
     birth = _birth(loaded.plan, loaded.source, plan, values)
     run, types = _newborn(loaded.plan, id, birth, values)
     if dry_run:
+        if id is not None:
+            _would_be(where(db), birth, id)
         states, version = len(loaded.plan["states"]), loaded.plan["version"]
         if json:
             out_json({"plan": run.name, "version": version, "states": states, "input": values, "stored": False})
@@ -71,6 +73,14 @@ def start(
             return d.begin(loaded.plan, birth, run, no_wait=no_wait, sit=wait, json=json)
         except Exists as e:  # somebody gave the same id a moment before
             return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, sit=wait, json=json)
+
+
+def _would_be(path: str, birth: Birth, id: str) -> None:
+    """Raises PlanRefused where the id is taken, with another plan or other input; nothing is made where there is no file."""
+    if os.path.exists(path):
+        existing = Store(File(path, create=False)).id_of(id)
+        if existing is not None:
+            _bound(existing, birth, id)
 
 
 def _one_of(wait: bool, no_wait: bool) -> None:
