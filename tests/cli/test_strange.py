@@ -66,6 +66,15 @@ def test_what_is_written_is_utf_8_whatever_the_locale_says(durun: Program, encod
         assert done.returncode == 0 and "é→".encode() in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("files", [32, 64])
+def test_a_process_that_may_open_few_files_can_drive_a_run(durun: Program, files: int) -> None:
+    durun.plan(PLAN)
+    limit = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND]
+    for words in (["start", "plan.yaml"], ["start", "plan.yaml", "--id", "away", "--detach"], ["wait", "away"]):
+        done = subprocess.run([*limit, *words], cwd=durun.folder, env=durun.env, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 def test_an_input_that_is_no_text_is_refused(durun: Program) -> None:
     durun.plan("input: {who: string}\n" + PLAN)
     run(durun, b"start", b"plan.yaml", b"-i", b"who=\xff", exit=7)
