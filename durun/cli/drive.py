@@ -379,7 +379,8 @@ class DriverProcess:
             return
         from durun.cli.ask import asked_here, somebody_is_here
 
-        while somebody_is_here() and asked_here(engine):
+        before = self.live.still if self.live is not None else lambda: None
+        while somebody_is_here() and asked_here(engine, before):
             engine.drive(wait=wait)
 
     def _moment(self) -> Any:
