@@ -64,8 +64,9 @@ HELP = {
 
 def build() -> typer.Typer:
     """The whole command line."""
-    app = typer.Typer(help="A run manager that makes long work durable.", no_args_is_help=True, add_completion=True)
-    database = typer.Typer(help="The database file.", no_args_is_help=True)
+    plain: Any = {"no_args_is_help": True, "pretty_exceptions_enable": False}  # a fault of ours is one line, as everywhere
+    app = typer.Typer(help="A run manager that makes long work durable.", add_completion=True, **plain)
+    database = typer.Typer(help="The database file.", **plain)
     for name in COMMANDS:
         act = function(name)
         group, word = (database, name.split()[1]) if name.startswith("db ") else (app, name)
@@ -108,6 +109,10 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
 
 def run(argv: list[str]) -> int:
     """The exit code of a command line that wants help, or has a mistake."""
+    return guarded(lambda: _answered(argv), as_json="--json" in argv)
+
+
+def _answered(argv: list[str]) -> int:
     as_json = "--json" in argv
     try:
         answer = build()(args=argv, prog_name="durun", standalone_mode=not as_json)
@@ -115,4 +120,6 @@ def run(argv: list[str]) -> int:
     except WRONG as e:
         return refused("usage", e.format_message().splitlines()[0], e.exit_code, as_json=True)
     except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # whoever read the help has seen enough
+            return 0
         return e.code if isinstance(e.code, int) else 0 if e.code is None else 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from durun.cli.common import person
@@ -33,11 +34,14 @@ def somebody_is_here() -> bool:
         return False
 
 
-def asked_here(engine: Engine) -> bool:
-    """Asks what stands. Whether something came of it, so that the run is to be driven on."""
+def asked_here(engine: Engine, before: Callable[[], None]) -> bool:
+    """Asks what stands, with `before` called first. Whether something came of it, so that the run is to be driven on."""
     if engine.at.run.status in TERMINAL or engine.signals.told:
         return False
-    for p in asks.standing(engine.at, None):
+    standing = asks.standing(engine.at, None)
+    if standing:
+        before()
+    for p in standing:
         if not _one(engine, p):
             return False
         if engine.at.positions.get(p.scope) != p:

@@ -164,8 +164,8 @@ def pause(run: str | None = None, *, plan: str | None = None, all: bool = False,
         if hold is not None:
             say(f"all runs in {file.path} are held already, since {hold.since} by {hold.by}")
     wanted = read.in_flight(file, plan)
-    moving = [no for no in wanted if read.summary(file, no, alive_in(file.path)).status != "paused"]
-    _pause_each(file, db, moving, "all" if all else "")
+    reason = "all" if all else ""
+    _pause_each(file, db, [no for no in wanted if not _rests(read.summary(file, no, alive_in(file.path)), reason)], reason)
     return _paused(file, wanted, plan, json)
 
 
@@ -173,14 +173,23 @@ def _pause_one(file: File, db: str | None, no: int, json: bool) -> int:
     s = read.summary(file, no, alive_in(file.path))
     if s.status in read.ENDED:
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
-    if s.status == "paused":
+    if _rests(s, ""):
         raise NotPossible(f"run {s.id} is paused already: `durun resume {s.id}` goes on")
     _pause_each(file, db, [no], "")
     doc = document(file, no)
     if json:
         out_json(doc)
-    say(f"run {s.id} is {doc['status']}" + _then(doc))
+    say(f"run {s.id} is {doc['status']}" + _then(doc) + _once_free(file))
     return 0
+
+
+def _rests(s: read.Summary, reason: str) -> bool:
+    """Whether a pause changes nothing. One by itself does where a run is only held with the whole file: it outlasts that."""
+    return s.status in read.ENDED or (s.status == "paused" and (s.reason != "all" or reason == "all"))
+
+
+def _once_free(file: File) -> str:
+    return ", once `durun resume --all` has let the whole file go on" if read.hold(file) is not None else ""
 
 
 def _pause_each(file: File, db: str | None, runs: list[int], reason: str) -> None:
@@ -195,7 +204,7 @@ def _pause_each(file: File, db: str | None, runs: list[int], reason: str) -> Non
         end = time.monotonic() + 30
         for no in noted:
             _until(file, no, ended=False, seconds=max(0.0, end - time.monotonic()))
-        runs = [no for no in runs if read.summary(file, no, alive_in(file.path)).status not in (*read.ENDED, "paused")]
+        runs = [no for no in runs if not _rests(read.summary(file, no, alive_in(file.path)), reason)]
         if not runs:
             return
 
@@ -208,7 +217,8 @@ def _pause_here(d: DriverProcess, no: int, reason: str) -> None:
         return
     engine.hold = True
     try:
-        if engine.at.run.status not in (*read.ENDED, "paused"):
+        run = engine.at.run
+        if run.status not in (*read.ENDED, "paused") or (run.status == "paused" and run.reason == "all" and not reason):
             engine.move(Pause(person(), reason))
     finally:
         d.let_go(engine)
@@ -232,7 +242,7 @@ def _paused(file: File, runs: list[int], plan: str | None, json: bool) -> int:
     elif not runs:
         say(f"no run of plan {plan} is in flight: nothing was changed")
     else:
-        say(f"plan {plan}: {paused} paused; `durun resume RUN` goes on with one")
+        say(f"plan {plan}: {paused} paused; `durun resume RUN` goes on with one" + _once_free(file))
     return 6 if moving else 0
 
 

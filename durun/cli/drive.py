@@ -56,6 +56,8 @@ def start(
     birth = _birth(found, source, plan, values)._replace(mark=mark)
     run, types = _newborn(found, id, birth, values)
     if dry_run:
+        if id is not None:
+            _would_be(where(db), birth, id)
         states, version = len(found["states"]), found["version"]
         if json:
             out_json({"plan": run.name, "version": version, "states": states, "input": values, "stored": False})
@@ -89,6 +91,14 @@ def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | N
 
     loaded = load(text, name)
     return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None
+
+
+def _would_be(path: str, birth: Birth, id: str) -> None:
+    """Raises PlanRefused where the id is taken, with another plan or other input; nothing is made where there is no file."""
+    if os.path.exists(path):
+        existing = Store(File(path, create=False)).id_of(id)
+        if existing is not None:
+            _bound(existing, birth, id)
 
 
 def _one_of(wait: bool, no_wait: bool) -> None:
@@ -387,7 +397,8 @@ class DriverProcess:
             return
         from durun.cli.ask import asked_here, somebody_is_here
 
-        while somebody_is_here() and asked_here(engine):
+        before = self.live.still if self.live is not None else lambda: None
+        while somebody_is_here() and asked_here(engine, before):
             engine.drive(wait=wait)
 
     def _moment(self) -> Any:

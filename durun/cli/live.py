@@ -100,6 +100,12 @@ class Live:
         took = time.monotonic() - began
         self._next = began + max(EVERY, SHARE * took)
 
+    def still(self) -> None:
+        """The last frame before a person is asked below it: what stands there is so, and the next comes on a new place."""
+        self._next = 0.0
+        self.tick()
+        self._screen.forget()
+
     def say(self, text: str) -> None:
         """A line for people, above the view."""
         self._screen.clear()

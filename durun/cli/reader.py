@@ -59,6 +59,7 @@ def prepare() -> None:
     gc.set_threshold(100_000)  # what is imported stays: to look through it again and again is a tenth of a start
     _signal.signal(_signal.SIGINT, lambda _number, _frame: os._exit(130))
     _three_descriptors()
+    _utf_8()
     sys.excepthook = _bug
     sys.set_int_max_str_digits(0)  # an integer keeps every digit, on every way in and out
 
@@ -87,6 +88,13 @@ def _three_descriptors() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as the process lives)
+
+
+def _utf_8() -> None:
+    """What is written is UTF-8 wherever it goes: data as it is, and JSON has to be."""
+    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
+        if stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
 
 
 def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:

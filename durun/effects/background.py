@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 READY = 3  # the descriptor on which a background driver says that it holds its run
-HIGH = 64  # where descriptors lie while they are handed over
+HIGH = 16  # where descriptors lie while they are handed over
 
 
 def inherit_nothing() -> None:

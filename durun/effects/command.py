@@ -21,6 +21,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from durun.effects.background import HIGH
+
 GRACE = 10_000  # ms between a signal and the next
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
@@ -119,7 +121,7 @@ class Commands:
         journal = os.open(os.path.join(self.path, "journal"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(journal, fcntl.LOCK_EX)
         self._socket, theirs = socket.socketpair()
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in (theirs.fileno(), journal)]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (theirs.fileno(), journal)]
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
         blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]  # until it ignores them

@@ -34,12 +34,18 @@ def cancel(d: Draft, event: Cancel) -> None:
 
 
 def pause(d: Draft, event: Pause) -> None:
-    """The run stops at the next effect; what waits keeps the time it has left."""
+    """The run stops at the next effect; what waits keeps the time it has left.
+
+    One that is held with the whole file, and then paused by itself, stays paused when the file is held no more.
+    """
     run = d.run
     if run.status in TERMINAL:
         raise NotPossible(f"run {run.id} has ended: it is already {run.status}")
-    if run.status is Status.PAUSED:
+    if run.status is Status.PAUSED and (event.reason or run.reason is None):
         raise NotPossible(f"run {run.id} is paused already: `durun resume {run.id}` goes on")
+    if run.status is Status.PAUSED:
+        d.set_run(reason=None, updated_at=d.moment.now)
+        return d.tell("paused", None, None, by=event.by, reason=event.reason)
     d.set_run(status=Status.PAUSED, reason=event.reason or None, paused_at=d.moment.now, updated_at=d.moment.now)
     d.tell("paused", None, None, by=event.by, reason=event.reason)
     for p in d.positions():

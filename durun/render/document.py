@@ -50,6 +50,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
 def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     """What a run waits for, each with what goes on."""
     found = []
+    done = {e["no"] for e in d["effects"] if e["status"] == "done"}
     for p in d["positions"]:
         path = path_of(p["scope"], p["state"])
         cause = p["data"].get("cause")
@@ -65,7 +66,7 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 name = p["data"]["wants"]["signal"]
                 found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
             case "doubt":
-                found.append(_doubt(s, path, p["data"].get("settling", False)))
+                found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done))
             case "held":
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
     if s.reason == "not_stopped":
@@ -94,10 +95,12 @@ def not_stopped(cancel: dict[str, Json]) -> str:
     return said + (f": its keeper stands still (`kill -CONT {keeper}`)" if keeper else "")
 
 
-def _doubt(s: Summary, path: Json, settling: bool) -> dict[str, Json]:
-    """What only a person knows: of an effect, of one that is to be undone, or of an undo."""
+def _doubt(s: Summary, path: Json, settling: bool, *, done: bool) -> dict[str, Json]:
+    """What only a person knows: of an effect, of one that is to be undone, or of an undo. `done`: how to go on after it."""
     of = path.removesuffix("~undo")
     said = f"whether {of} happened is not known" if settling or of == path else f"whether {of} was undone is not known"
+    if done and of == path and not settling:
+        said = f"{of} has happened, and what it gave could not be used"
     ways = "--happened | --fail | --undone" if settling else "--happened | --retry | --fail"
     return _wanted(path, s.reason or "in_doubt", path, said, None, f"durun resolve {s.id} {_word(path)} {ways}")
 

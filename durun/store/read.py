@@ -277,7 +277,9 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
         placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
         positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
         failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
-        out.append((s, {"positions": positions, "directory": row[-1], "undo": failed}))
+        sql = "SELECT no, status FROM effects WHERE run = ? AND no IN (SELECT effect FROM positions WHERE run = ?)"
+        effects = [{"no": no, "status": status} for no, status in rows(file.db, sql, (s.no, s.no))]
+        out.append((s, {"positions": positions, "effects": effects, "directory": row[-1], "undo": failed}))
     return out
 
 

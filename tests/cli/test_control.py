@@ -382,6 +382,34 @@ def test_the_whole_file_is_held_until_resume_all(durun: Program) -> None:
     durun("resume", "mine", "--no-wait", exit=3)
 
 
+def test_a_run_that_is_paused_while_the_file_is_held_stays_paused_when_it_is_held_no_more(durun: Program) -> None:
+    durun.plan(WAITS)
+    durun.plan("name: other\n" + WAITS, "other.yaml")
+    for plan, run in (("plan.yaml", "one"), ("other.yaml", "two"), ("other.yaml", "three")):
+        durun("start", plan, "--id", run, "--no-wait", exit=3)
+    durun("pause", "three")
+    durun("pause", "--all")
+    assert "durun resume --all" in durun("pause", "two").stderr
+    assert "paused already" in durun("pause", "two", exit=10).stderr
+    assert "other: 2 paused" in durun("pause", "--plan", "other").stderr
+    durun("resume", "--all", "--no-wait", exit=3)
+    assert {run: status(durun, run) for run in ("one", "two", "three")} == {"one": "waiting", "two": "paused", "three": "paused"}
+    durun("resume", "two", "--no-wait", exit=3)
+    durun("db", "check")
+
+
+def test_a_driver_that_sits_out_the_hold_hears_that_its_run_is_paused_by_itself(durun: Program) -> None:
+    durun.plan(WAITS)
+    sits = durun.begin("start", "plan.yaml", "--id", "x", "--wait")
+    until(lambda: durun("ls", "-q", "--status", "waiting").stdout)
+    durun("pause", "--all")
+    durun("pause", "x")
+    durun("resume", "--all")
+    assert (status(durun, "x"), durun.show("x")["reason"]) == ("paused", None)
+    sits.kill()
+    sits.wait(30)
+
+
 def test_a_timer_stands_still_while_the_file_is_held(durun: Program) -> None:
     durun.plan(WAITS)
     run = durun.start(3, "--no-wait")

@@ -39,6 +39,16 @@ def die_inside(durun: Program, text: str) -> str:
     return run
 
 
+def test_of_a_done_effect_whose_end_could_not_be_used_nobody_says_that_it_is_not_known_to_have_happened(durun: Program) -> None:
+    durun.plan(
+        "vars: {n: 1}\nstart: a\nstates: {a: {run: 'echo x', output: text, assign: {n: '${{ output }}'}, next: succeeded}}\n"
+    )
+    id = durun.start(1)
+    blocked = durun("resume", id, exit=9)
+    assert "a has happened, and what it gave could not be used: durun resolve" in blocked.stderr
+    assert "not known" not in blocked.stderr + durun("show", id).stdout + durun("inbox").stdout
+
+
 def test_the_probe_of_an_effect_has_that_effect_s_key(durun: Program) -> None:
     run = die_inside(durun, plan('probe: {run: \'grep -qx "$DURUN_IDEMPOTENCY_KEY" "$LEDGER"\'}'))
     durun("resume", run)

@@ -56,6 +56,25 @@ def test_arguments_that_are_no_text_are_refused(durun: Program, words: list[byte
     run(durun, *words, exit=2)
 
 
+@pytest.mark.parametrize("encoding", [b"ascii", b"latin-1"])
+def test_what_is_written_is_utf_8_whatever_the_locale_says(durun: Program, encoding: bytes) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'echo é→', output: text, next: succeeded}}\noutput: '${{ states.a.output }}'\n")
+    id = durun.start()
+    env = durun.env | {"PYTHONIOENCODING": encoding.decode()}
+    for words in (["output", id], ["show", id], ["show", id, "--json"]):
+        done = subprocess.run([*COMMAND, *words], cwd=durun.folder, env=env, capture_output=True, timeout=60)
+        assert done.returncode == 0 and "é→".encode() in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("files", [32, 64])
+def test_a_process_that_may_open_few_files_can_drive_a_run(durun: Program, files: int) -> None:
+    durun.plan(PLAN)
+    limit = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND]
+    for words in (["start", "plan.yaml"], ["start", "plan.yaml", "--id", "away", "--detach"], ["wait", "away"]):
+        done = subprocess.run([*limit, *words], cwd=durun.folder, env=durun.env, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 def test_an_input_that_is_no_text_is_refused(durun: Program) -> None:
     durun.plan("input: {who: string}\n" + PLAN)
     run(durun, b"start", b"plan.yaml", b"-i", b"who=\xff", exit=7)

@@ -184,6 +184,21 @@ def test_ctrl_c_leaves_the_terminal_as_it_was_and_says_how_to_go_on(terminal: Te
 
 
 @needs_tmux
+def test_what_stands_above_a_question_is_how_the_run_stands(terminal: Terminal, durun: Program) -> None:
+    durun.plan(
+        "start: first\nstates:\n"
+        "  first: {run: sleep 1, next: ask}\n  ask: {approval: {message: 'Go on?'}, next: last}\n"
+        "  last: {run: sleep 1, next: succeeded}\n"
+    )
+    terminal.type("durun start plan.yaml --id r1")
+    seen = terminal.sees("✓ first", "ask: Go on?", "yes / no")
+    assert "▸ first" not in seen and seen.count("r1  test") == 1
+    terminal.tmux("send-keys", "yes", "Enter")
+    terminal.sees("▸ last")
+    terminal.sees_prompt("last: done (", "run r1 succeeded")
+
+
+@needs_tmux
 def test_a_terminal_made_narrower_gets_a_narrower_view_and_no_pieces_of_the_old(terminal: Terminal, durun: Program) -> None:
     durun.plan(RELEASE.replace("fetch", "fetch_what_is_needed_from_where_it_lies"))
     terminal.type("durun start plan.yaml --id r1")

@@ -132,6 +132,13 @@ more: {{choice: [{{when: vars.n < 300, next: b}}, {{next: succeeded}}]}}
         assert code in ("code 0", "code 141"), words
 
 
+@pytest.mark.parametrize("words", [["--help"], ["start", "--help"], ["db", "--help"]])
+def test_f116_help_that_nobody_reads_to_its_end_is_no_fault(place, words):
+    assert piped(place, *words)[-1] == "code 0"
+    full = piped(place, *words, shell='"$@" > /dev/full; echo "code $?"')
+    assert full[-1] == "code 1"
+
+
 @pytest.mark.parametrize(
     "shell", ['"$@" | head -n 0; echo "code ${PIPESTATUS[0]}"', '"$@" 2>&1 | head -n 1; echo "code ${PIPESTATUS[0]}"']
 )

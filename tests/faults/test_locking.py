@@ -87,6 +87,16 @@ def test_f72_an_id_given_again_is_the_same_run_and_with_other_input_or_plan_it_i
     assert place.lines("ticks") == ["tick"]
 
 
+def test_f72_a_dry_run_refuses_an_id_that_another_run_has(place):
+    plan = place.plan(TICK, head=INPUT)
+    place.durun("start", plan, "--id", "k", "-i", "x=1", "--dry-run")
+    assert not place.db.exists()
+    place.durun("start", plan, "--id", "k", "-i", "x=1")
+    assert "exists" in place.durun("start", plan, "--id", "k", "-i", "x=1", "--dry-run").err
+    assert "another id" in place.durun("start", plan, "--id", "k", "-i", "x=2", "--dry-run", exit=7).err
+    assert place.lines("ticks") == ["tick"]
+
+
 def test_f72_an_id_given_while_its_run_is_driven_begins_nothing(place):
     plan = place.plan("a: {run: 'echo tick >> ticks; while [ ! -e go ]; do sleep 0.05; done', next: succeeded}")
     first = place.begin("start", plan, "--id", "k")
