@@ -291,12 +291,13 @@ def _then(doc: dict[str, Json]) -> str:
 
 def _failed_undos(file: File, s: read.Summary, state: str | None) -> dict[int, str]:
     """What could not be undone, of the state that is named or the only one there is: effect -> its path and visit."""
+    from durun.machine.scope import some
     from durun.render.document import path_of
 
     found = [(u["effect"], str(path_of(u["scope"], u["state"])), u["visit"]) for u in read.undos(file, s.no, "failed")]
     paths = dict.fromkeys(path for _, path, _ in found)
     if state is None and len(paths) > 1:
-        raise NotPossible(f"run {s.id}: several states could not be undone; name one of {', '.join(paths)}")
+        raise NotPossible(f"run {s.id}: several states could not be undone; name one of {some(list(paths))}")
     return {effect: f"{path} (visit {visit})" for effect, path, visit in found if state in (None, path, f"{path}~undo")}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
 from durun.plan.canonical import Plan, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
+from durun.plan.names import RUN_ID
 from durun.store import read
 from durun.store.file import File, make_folder
 from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, Store
@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
 
 Json = Any
 
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 LANGUAGE = 1
 
@@ -47,7 +46,7 @@ def start(
     from durun.plan.schema import input_values
 
     _one_of(wait, no_wait)
-    if id is not None and not ID.fullmatch(id):
+    if id is not None and not RUN_ID.fullmatch(id):
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
     path, text = where(db), text_of(plan)
     file = opened(path) if not dry_run and os.path.exists(path) else None
@@ -473,7 +472,8 @@ class DriverProcess:
         """Undoes what a run that this process holds has done, once nothing of it is under way."""
         with self._watched(engine, json=json), self._given_back(engine):
             engine.recover()
-            engine.move(event)
+            if isinstance(event, Cancel) or engine.at.run.status not in (Status.COMPENSATING, Status.COMPENSATED):
+                engine.move(event)  # what was interrupted while it compensated just goes on
             engine.drive()
         return self._end(engine, json=json)
 

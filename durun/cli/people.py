@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, opened, person, where
+from durun.cli.common import alive_in, document, exit_of, opened, person, where
 from durun.cli.drive import driver, preload, read_file, refuse_stranded
 from durun.cli.reader import out_json, say
 from durun.engine import Told, real_world, tell
@@ -144,7 +144,7 @@ def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> i
 
     say(told.before or f"run {doc['id']}: {_spelt(word)} is recorded" + (", and its driver goes on" if told.driven else ""))
     say(stands(doc))
-    return 0
+    return exit_of(doc["status"]) if resume else 0
 
 
 def _spelt(word: Word) -> str:

@@ -43,6 +43,7 @@ WORDS = {
     pycurl.E_COULDNT_RESOLVE_HOST: "its name cannot be resolved",
     pycurl.E_COULDNT_RESOLVE_PROXY: "the name of the proxy cannot be resolved",
     pycurl.E_GOT_NOTHING: "the connection was closed without an answer",
+    100: "a line of its head is too long",  # CURLE_TOO_LARGE, which the binding has no name for
 }
 
 
@@ -169,6 +170,7 @@ class Transfer:
         if self.unsent:
             return Unsent(self.token, self.unsent)
         cause = WORDS.get(code) or (os.strerror(number).lower() if number else re.sub(r" after \d+ ms", "", said))
+        cause = cause or f"libcurl ended it with its code {code}"  # some codes have no words; '' would mean whole
         late = code == pycurl.E_OPERATION_TIMEDOUT
         fault = message = cut = ""
         if self.status is None:

@@ -16,7 +16,7 @@ from durun.machine import timer, walk
 from durun.machine.draft import Draft, moment_text
 from durun.machine.events import Answer
 from durun.machine.model import TERMINAL, Answered, Checkpoint, Phase, Position
-from durun.machine.scope import path_of
+from durun.machine.scope import path_of, some
 from durun.plan.canonical import Option, State
 from durun.plan.digest import digest
 
@@ -94,7 +94,7 @@ def _meant(d: Draft, event: Answer) -> Position:
     if not found:
         raise NotPossible(f"run {run.id}: {what}; it is {run.status}: `durun show {run.id}`; nothing was changed")
     if len(found) > 1:
-        names = ", ".join(path_of(p.scope, p.state) for p in found)
+        names = some([path_of(p.scope, p.state) for p in found])
         raise NotPossible(f"run {run.id}: several states wait for an answer; name one of {names}")
     return found[0]
 

@@ -58,7 +58,7 @@ from durun.machine.events import (
     TimeOver,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
-from durun.machine.scope import path_of
+from durun.machine.scope import path_of, some
 from durun.plan.canonical import Plan
 
 
@@ -184,7 +184,7 @@ def _one(d: Draft, event: Resolve) -> Position:
         what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
         raise NotPossible(f"run {d.run.id}: {what}; it is {d.run.status}")
     if len(named) > 1:
-        raise NotPossible(f"run {d.run.id}: several states are in doubt; name one of " + ", ".join(map(_path, named)))
+        raise NotPossible(f"run {d.run.id}: several states are in doubt; name one of " + some(list(map(_path, named))))
     return named[0]
 
 

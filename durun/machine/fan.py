@@ -21,6 +21,7 @@ from durun.machine.draft import Draft, policy
 from durun.machine.model import Item, Phase, Position, StateRow
 from durun.machine.outcome import IN_DOUBT, NOT_DONE
 from durun.plan.canonical import Plan, State
+from durun.plan.names import RUN_ID
 
 Json = Any
 STOPPED = {"name": "stopped", "message": "it was stopped: what it is a part of was decided without it"}
@@ -130,6 +131,10 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
     plan: Plan = given["pinned"]
     names, key = d.names(p.scope, visit=p.visit), d.key(p)
     id = d.evaluate.text(given["id"], names) if "id" in given else f"{d.run.id}-{key[:8]}"
+    if "id" in given and not RUN_ID.fullmatch(id):
+        raise ExpressionError(
+            f"{id[:80]!a} is no id of a child: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128"
+        )
     try:
         values = input_values(plan, d.evaluate.value(given["input"], names))
     except PlanRefused as e:
@@ -232,19 +237,19 @@ def _end(d: Draft, p: Position, path: str) -> str | None:
     items = [d.item(path, n) for n in range(p.total)]
     enough = given["enough"]
     if p.closing == "failed" or (enough is not None and p.won < enough):
-        name = "branch_failed" if state["kind"] == "parallel" else "item_failed"
-        return walk.after_error(d, p, walk.error_of(p, name, _why(items, p, enough)), None)
+        what = "branch" if state["kind"] == "parallel" else "item"
+        return walk.after_error(d, p, walk.error_of(p, f"{what}_failed", _why(what, items, p, enough)), None)
     values = [i.output if i.status == "succeeded" else None for i in items]
     output = dict(zip((i.label for i in items), values, strict=True)) if state["kind"] == "parallel" else values
     return walk.leave(d, p, None, output=output)
 
 
-def _why(items: list[Item], p: Position, enough: int | None) -> str:
+def _why(what: str, items: list[Item], p: Position, enough: int | None) -> str:
     first = next((i for i in items if i.status == "failed"), None)
     said = f"{p.won} of {enough} that were wanted succeeded" if enough is not None and p.closing != "failed" else ""
     if first is None:
         return said
-    why = f"{first.label} failed: {first.error['name']}: {first.error.get('message', '')}".rstrip(": ")
+    why = f"{what} {first.label} failed: {first.error['name']}: {first.error.get('message', '')}".rstrip(": ")
     return f"{said}; {why}" if said else why + (f" ({p.lost} failed in all)" if p.lost > 1 else "")
 
 

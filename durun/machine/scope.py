@@ -36,6 +36,11 @@ class Part(NamedTuple):
         return path_of(self.scope, self.state)
 
 
+def some(paths: list[str]) -> str:
+    """The first few of many paths, and how many more there are: a map may have thousands that stand alike."""
+    return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+
+
 def path_of(scope: str, state: str) -> str:
     """The path of a state."""
     if not scope:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from durun.errors import ExpressionError, NotPossible
-from durun.machine import control, doubt, request, scope, walk
+from durun.errors import ExpressionError, NotPossible, PlanRefused
+from durun.machine import control, doubt, fan, request, scope, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve, TakeUp
 from durun.machine.model import Effect, Phase, Position, Run, Status, Undo
-from durun.machine.outcome import DONE, NOT_DONE, OutputError, output_of
+from durun.machine.outcome import DONE, NOT_DONE, OutputError, fitting, output_of
 from durun.plan.canonical import State
 
 Json = Any
@@ -302,10 +302,23 @@ def _meant(p: Position, state: str | None) -> bool:
     return state in (None, scope.path_of(p.scope, p.state), scope.parts(p.scope)[-1].path)
 
 
+def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
+    """A person says that it happened: what it gave is held to its state, and is there for its undo."""
+    state, path = original(d, p), scope.parts(p.scope)[-1].path
+    if "output" in state and not event.has_output:
+        raise PlanRefused(f"run {d.run.id}: state {path} gives an output; say what it was with --output JSON; nothing was changed")
+    try:
+        output = fitting(state, event.output)
+    except OutputError as e:
+        raise PlanRefused(f"run {d.run.id}: state {path}: {e.message}; nothing was changed") from None
+    happened(d, p, output)
+
+
 def resolve(d: Draft, event: Resolve) -> None:
     """What a person says while a run compensates: of what is in doubt, or of an undo that failed."""
     p = standing(d)
-    if p is not None and not (p.phase in (Phase.DOUBT, Phase.LOST) and _meant(p, event.state)):
+    asked = (Phase.DOUBT, Phase.LOST, *((Phase.HELD,) if event.how == "undone" else ()))
+    if p is not None and not (p.phase in asked and _meant(p, event.state)):
         p = None
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if p is None:
@@ -318,11 +331,12 @@ def resolve(d: Draft, event: Resolve) -> None:
         d.set_run(undoing={**(d.run.undoing or {}), "failed": False})
         return
     if event.how == "undone":
+        fan.withdraw(d, p)
         d.put_undo_status(p.of if p.of is not None else p.effect or 0, "undone", None)
         return d.drop(p.scope)
     if p.settling:
         if event.how == "happened":
-            return happened(d, p, event.output)
+            return _by_hand(d, p, event)
         if event.how == "fail":
             return not_needed(d, p)
         raise NotPossible(f"run {d.run.id} compensates: nothing is begun again; say --happened, --fail or --undone")

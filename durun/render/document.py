@@ -68,7 +68,8 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
             case "doubt":
                 found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done))
             case "held":
-                found.append(_held(path, cause, d["directory"], f"durun resume {s.id}"))
+                ways = f" | durun resolve {s.id} {_word(path)} --undone" if str(path).endswith("~undo") else ""
+                found.append(_held(path, cause, d["directory"], f"durun resume {s.id}{ways}"))
     if s.reason == "not_stopped":
         found.append(_wanted(s.state, s.reason, s.state, not_stopped(d["cancel"] or {}), None, f"durun cancel {s.id}"))
     if s.reason == "undo_failed":

@@ -79,7 +79,7 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         out.append(f"  output   {plain(canonical_text(doc['output']))[:200]}")
     for w in doc["waiting_for"]:
         until = "" if not w["until"] else f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
-        out.append(f"  waits    {plain(w['message'])}{until}")
+        out.append(f"  waits    {_where(w, doc)}{plain(w['message'])}{until}")
         out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
     if doc["signals"]:
@@ -91,6 +91,12 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         out += _undos(doc["undo"])
     out += [f"  {'can do' if i == 0 else '      '}   {command}" for i, command in enumerate(can_do(doc))]
     return "\n".join(out)
+
+
+def _where(w: dict[str, Json], doc: dict[str, Json]) -> str:
+    """Which branch or item it is that waits, where neither its message nor its command says so."""
+    inside = w["path"] is not None and w["path"] != doc["state"]
+    return f"{plain(w['path'])}: " if inside and w["path"] not in w["message"] + w["command"] else ""
 
 
 def _times(doc: dict[str, Json], now: int) -> list[str]:
@@ -204,7 +210,9 @@ def can_do(doc: dict[str, Json]) -> list[str]:
     undo = [f"durun compensate {id}"] if may_undo else []
     match doc["status"]:
         case "failed":
-            return [f"durun resume {id}", *undo, f"durun logs {id} {doc['state']}", f"durun history {id}"]
+            stands = any(p["path"] == doc["state"] and p["phase"] == "failed" for p in doc["positions"])
+            more = "" if stands else " --from STATE"  # where its plan ended it there is nothing to take up
+            return [f"durun resume {id}{more}", *undo, f"durun logs {id} {doc['state']}", f"durun history {id}"]
         case "succeeded" | "cancelled":
             return undo
         case "paused" if doc["reason"] == "all":
@@ -285,6 +293,7 @@ def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
             return f"run {id} is {status}"
     between = "\n  " if apart else ": "
     wants = [
-        f"{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}" for w in doc["waiting_for"]
+        f"{_where(w, doc)}{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}"
+        for w in doc["waiting_for"]
     ]
     return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in wants)

@@ -111,7 +111,11 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int) -> list[Summa
 def _not_a_child(file: File, id: str) -> None:
     """A child is a part of the run that called it, and is seen and moved with it. Raises NoSuchRun where this is one."""
     sql = "SELECT runs.id, scope, states.state FROM states JOIN runs ON runs.no = states.run WHERE child = ? LIMIT 1"
-    for parent, scope, state in rows(file.db, sql, (id,)) if id else []:
+    told = (
+        "SELECT runs.id, scope, history.state FROM history JOIN runs ON runs.no = history.run"
+        " WHERE kind = 'child_begun' AND data ->> 'run' = ? LIMIT 1"
+    )  # of one whose branch or item has ended no row is left
+    for parent, scope, state in (rows(file.db, sql, (id,)) or rows(file.db, told, (id,))) if id else []:
         raise NoSuchRun(f"{id} is a child of run {parent}, called by {scope}{'.' * bool(scope)}{state}: `durun show {parent}`")
 
 

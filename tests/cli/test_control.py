@@ -71,6 +71,7 @@ def test_from_goes_on_where_the_plan_itself_chose_to_end(durun: Program) -> None
         "start: a", "start: d").replace("{a: {fail", "{d: {choice: [{when: 'input.x', next: c}, {next: a}]}, a: {fail").replace("start: d", "input: {x: {type: boolean, default: false}}\nstart: d"))  # fmt: skip
     run = durun.start(1)
     assert "--from" in durun("resume", run, exit=10).stderr
+    assert f"durun resume {run} --from STATE" in durun("show", run).stdout, "what would be refused is not offered"
     durun("resume", run, "--from", "b")
     assert durun.lines() == ["b"]
 

@@ -31,6 +31,20 @@ def test_a_child_has_an_id_of_its_own_and_is_part_of_the_run_that_called_it(duru
     assert f"{child} is a child of run {run}" in said and f"durun show {run}" in said
 
 
+def test_a_child_of_an_item_that_has_ended_is_known_and_the_id_a_plan_gives_is_one(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text(CHILD)
+    durun.plan(
+        "input: {id: string}\nstart: each\nstates:\n  each:\n    map:\n      items: '[1]'\n      start: call\n      states:\n"
+        "        call: {plan: {file: child.yaml, input: {n: 2}, id: '${{ input.id }}'}, next: succeeded}\n    next: succeeded\n"
+    )
+    run = durun.start(0, "-i", "id=the-child")
+    said = durun("show", "the-child", exit=5).stderr
+    assert f"the-child is a child of run {run}, called by each[0].call" in said
+    for id in ("../up", "a b", "", "x" * 129):
+        said = durun("start", "plan.yaml", "-i", f"id={id}", exit=1).stderr
+        assert "is no id of a child" in said and durun.lines() == ["say 2 the-child"]
+
+
 def test_a_child_that_is_wrong_or_calls_itself_is_refused_before_anything_begins(durun: Program) -> None:
     (durun.folder / "child.yaml").write_text(CHILD.replace("next: succeeded", "next: nowhere"))
     call = "start: call\nstates:\n  call: {plan: {file: child.yaml, input: {n: 2}}, next: succeeded}\n"

@@ -96,8 +96,29 @@ def test_resume_in_the_same_breath_drives_on_and_exits_by_the_run(durun: Program
         )
     )
     durun("start", "plan.yaml", "--id", "s", exit=3)
-    durun("reject", "s", "--resume")
+    durun("reject", "s", "--resume", exit=1)
     assert durun.show("s")["status"] == "failed", "a run that the no has ended is not taken up again"
+
+
+def test_resume_in_the_same_breath_exits_by_a_run_that_ends_with_what_was_said(durun: Program) -> None:
+    durun.plan(WORD)
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    assert "failed" in durun("signal", "r", "go", "--error", "declined", "--resume", exit=1).stderr
+    durun("start", "plan.yaml", "--id", "s", exit=3)
+    durun("signal", "s", "go", "--data", '{"n": 1}', "--resume", exit=0)
+
+
+def test_of_many_questions_a_few_are_named_and_of_many_waits_each_says_where(durun: Program) -> None:
+    durun.plan(
+        "start: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3, 4, 5, 6, 7]'\n      start: ask\n      states:\n"
+        "        ask: {approval: {message: 'this one?'}, next: hear}\n        hear: {wait: {signal: go}, next: succeeded}\n"
+        "    next: succeeded\n"
+    )
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    said = durun("approve", "r", exit=10).stderr
+    assert "name one of" in said and said.rstrip().endswith("and 2 more") and said.count("].ask") == 5
+    said = durun("approve", "r", "each[3].ask").stderr
+    assert "each[3].hear: the signal go" in said and "each[3].hear: the signal go" in durun("show", "r").stdout
 
 
 def test_the_answer_is_written_once(durun: Program) -> None:

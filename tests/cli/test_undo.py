@@ -312,3 +312,59 @@ def test_ctrl_c_while_another_driver_undoes_leaves_it_undoing(durun: Program) ->
     assert asks.wait(30) == 130
     (durun.folder / "ledger.go").touch()
     assert driven.wait(30) == 4 and durun.lines() == UNDONE
+
+
+GIVES = """
+start: a
+states:
+  a:
+    run: 'echo a >> "$LEDGER"; if [ ! -e "$LEDGER.go" ]; then sleep 60; fi; echo seat-7'
+    output: {format: text, schema: {type: string, pattern: seat}}
+    compensate: {run: 'echo "drop $SEAT" >> "$LEDGER"', env: {SEAT: '${{ output }}'}}
+    next: succeeded
+"""
+
+
+def test_who_says_while_it_is_undone_that_it_happened_says_what_it_gave(durun: Program) -> None:
+    durun.plan(GIVES)
+    begun = durun.begin("start", "plan.yaml")
+    until(durun.lines)
+    durun.kill_all()
+    begun.communicate()
+    run = durun.the_run()
+    durun("compensate", run, exit=9)
+    assert "state a gives an output; say what it was with --output JSON" in durun("resolve", run, "--happened", exit=7).stderr
+    assert "does not fit the schema" in durun("resolve", run, "--happened", "--output", '"row-1"', exit=7).stderr
+    assert logged(durun.show(run)) == [("a", "registered")], "nothing was changed"
+    durun("resolve", run, "--happened", "--output", '"seat-7"')
+    durun("resume", run, exit=4)
+    assert durun.lines() == ["a", "drop seat-7"]
+
+
+def test_compensate_goes_on_with_what_was_interrupted_while_it_compensated(durun: Program) -> None:
+    trip(durun, TRIP.replace("echo drop hotel", 'echo drop hotel >> "$LEDGER"; sleep 1; true'))
+    run = durun.start(1)
+    begun = durun.begin("compensate", run)
+    until(lambda: len(durun.lines()) == 3)
+    begun.kill()
+    begun.communicate()
+    assert durun.show(run)["status"] == "interrupted"
+    said = durun("compensate", run, exit=4).stderr
+    assert f"run {run} is compensated" in said and durun.lines() == UNDONE
+
+
+def test_an_undo_whose_secret_is_gone_for_good_has_a_way_out(durun: Program) -> None:
+    durun.plan(
+        "secrets: [TOKEN]\nstart: a\nstates:\n  a:\n    run: 'echo a >> \"$LEDGER\"'\n"
+        "    compensate: {run: 'echo drop', env: {T: '${{ secrets.TOKEN }}'}}\n    next: succeeded\n"
+    )
+    run = durun("start", "plan.yaml", env={"TOKEN": "a-secret"}).stdout.strip()
+    said = durun("compensate", run, exit=9).stderr
+    [wanted] = durun.show(run)["waiting_for"]
+    assert wanted["kind"] == "secret_missing"
+    assert wanted["command"] == f"durun resume {run} | durun resolve {run} 'a~undo' --undone" and wanted["command"] in said
+    assert "nothing of it is in doubt" in durun("resolve", run, "--happened", exit=10).stderr
+    durun("resolve", run, "a~undo", "--undone")
+    doc = durun.show(run)
+    assert doc["status"] == "compensated" and logged(doc) == [("a", "undone")]
+    assert [e["status"] for e in doc["effects"]] == ["done", "not_done"]

@@ -167,8 +167,10 @@ def test_statuses_that_are_expected_are_done_whatever_they_are(place, receiver):
         (answer(200, raw=b"\xff", headers={"Content-Type": "text/json+json"}), "output_invalid", ""),
         (endless(), "output_too_large", ", max_body: 100KiB"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Le"), "output_invalid", ""),
+        (raw(b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 2_000_000 + b"\r\n\r\n"), "output_invalid", ""),
+        (raw(b"HTTP/1.1 200 OK\r\n" + b"X-Many: abcdefghijklmnop\r\n" * 40_000 + b"\r\n"), "output_invalid", ""),
     ],
-    ids=["half a body", "no json", "no utf-8", "over the cap", "half a head"],
+    ids=["half a body", "no json", "no utf-8", "over the cap", "half a head", "a line too long", "a head too long"],
 )  # fmt: skip
 def test_with_an_expected_status_the_effect_is_done_whatever_became_of_its_body(place, receiver, act, name, http):
     receiver.say(act)

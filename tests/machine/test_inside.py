@@ -48,7 +48,7 @@ def test_more_failures_than_may_begin_nothing_further_and_let_the_others_end() -
     world.end("each[1].do")
     assert world.at.run.status is Status.FAILED
     assert world.at.run.error["name"] == "item_failed"
-    assert world.at.run.error["message"] == "0 failed: exit:1: exit 1"
+    assert world.at.run.error["message"] == "item 0 failed: exit:1: exit 1"
     assert world.statuses("each") == ["failed", "succeeded", "not_begun", "not_begun", "not_begun"]
 
 
