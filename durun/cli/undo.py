@@ -44,7 +44,7 @@ def compensate(
 
 def _here(db: str | None, no: int, event: Compensate, *, quiet: bool, json: bool) -> int:
     with driver(where(db), create=False, quiet=quiet) as d:
-        engine = d.take(no)
+        engine = d.take(no, to_drive=True)
         try:
             return d.compensate(engine, event, json=json)
         except NotPossible:
