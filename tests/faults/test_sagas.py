@@ -196,3 +196,17 @@ def test_f93_with_its_parent_a_child_is_cancelled_and_no_process_is_left(place: 
     assert place.show("outer")["status"] == "cancelled"
     assert place.show("inner")["status"] == "interrupted"
     place.durun("cancel", "inner", exit=4)
+
+
+def test_f86_nothing_is_undone_while_the_whole_file_is_held(place: Any) -> None:
+    place.plan("\n".join((act("a", "b"), "b: {approval: {message: well?}, next: succeeded}")), head="on_cancel: compensate")
+    for run in ("r", "s"):
+        place.durun("start", "plan.yaml", "--id", run, exit=3)
+    place.durun("pause", "--all")
+    assert "resume --all" in place.durun("compensate", "r", exit=9).err
+    place.durun("cancel", "s", exit=(3, 9))
+    assert not place.lines("undone")
+    place.durun("resume", "--all", exit=(0, 3, 4))
+    place.durun("compensate", "r", exit=4)
+    assert place.show("s")["status"] == "compensated"
+    assert place.lines("undone") == ["undo-a"] * 2

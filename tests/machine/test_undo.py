@@ -11,11 +11,29 @@ from hypothesis import strategies as st
 from inside import World, happenings, some_states  # type: ignore[import-not-found]
 
 from durun.errors import NotPossible
-from durun.machine.events import Cancel, Compensate, Due, Ended, Lost, NextUndo, NothingOwed, Pause, Resolve, Signal, TakeUp
+from durun.machine.decide import may_begin
+from durun.machine.events import (
+    Cancel,
+    Compensate,
+    CouldNotStart,
+    Due,
+    Ended,
+    Go,
+    Lost,
+    Moment,
+    NextUndo,
+    NothingOwed,
+    Pause,
+    Resolve,
+    Settle,
+    Signal,
+    TakeUp,
+)
 from durun.machine.model import TERMINAL, Phase, Status
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
 from durun.plan.check import read
+from durun.store.audit import audit
 
 UNDO = {"run": ["undo"]}
 
@@ -32,6 +50,11 @@ class Undoing(World):
     def __init__(self, plan: Any, folder: str) -> None:
         super().__init__(plan, folder)
         self.undone: list[str] = []
+
+    def moment(self) -> Moment:
+        """Nobody begins anything of a run that is paused."""
+        at = getattr(self, "at", None)
+        return super().moment()._replace(place=None if at is not None and at.run.status is Status.PAUSED else "place")
 
     def next(self) -> None:
         assert self.store is not None
@@ -452,3 +475,102 @@ def unwind(world: Undoing, data: Any) -> list[int]:
             else:
                 world.give(Lost(no, "killed"))
     raise AssertionError("it never came to its end")
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"probe": {"run": ["p"]}},
+    {"idempotent": True},
+    {"retry": {"max_attempts": 2, "initial_interval": "1s", "jitter": "none"}},
+    {"idempotent": True, "output": "text", "poll": {"until": "output == 'yes'", "every": "1s", "for": "1h"}},
+]
+
+
+def with_ways_to_find_out(draw: Any, states: dict[str, Any]) -> dict[str, Any]:
+    """Some states have a probe, some are repeated, some are polled for, some try again."""
+    for state in states.values():
+        if "run" in state and "catch" not in state:
+            state |= draw(st.sampled_from(WAYS))
+            if "poll" in state:
+                state.pop("retry", None)
+        for inner in (state.get("parallel") or {"branches": {}})["branches"].values():
+            with_ways_to_find_out(draw, inner["states"])
+        if "map" in state:
+            with_ways_to_find_out(draw, state["map"]["states"])
+    return states
+
+
+@settings(max_examples=80, deadline=None)
+@given(drawn=some_states(depth=2, prefix="s"), data=st.data())
+def test_paused_held_probed_polled_and_cancelled_at_any_moment_a_run_begins_nothing_it_may_not_and_ends(
+    drawn: Any, data: Any
+) -> None:
+    start, states = drawn
+    states = with_undos(with_ways_to_find_out(data.draw, states))
+    more = {word: data.draw(st.sampled_from(["stop", "compensate"])) for word in ("on_error", "on_cancel")}
+    with tempfile.TemporaryDirectory() as folder:
+        world = Undoing(plan_of({start: states.pop(start), **states}, **more), folder)
+        for n in range(300):
+            at, begun = world.at.run, len(world.begun)
+            if at.status in TERMINAL:
+                break
+            event = data.draw(st.sampled_from(what_may_come(world, late=n > 60)))
+            if event is None:
+                world.next()
+            else:
+                world.give(event)
+            if at.status is Status.PAUSED and not isinstance(event, TakeUp | Cancel | Compensate):
+                assert len(world.begun) == begun, "a paused run began something"
+            if at.cancel is not None and world.at.run.undoing is None:
+                assert len(world.begun) == begun, "a cancelled run began something"
+            if world.at.run.undoing is not None:
+                assert all(path.endswith("~undo") for path, _ in world.begun[begun:])
+        assert world.at.run.status in TERMINAL, (world.at.run, world.at.positions)
+        assert not world.open()
+        if world.at.run.status is Status.COMPENSATED:
+            assert not set(world.logged().values()) & {"registered", "owed", "failed"}
+        assert world.store is not None
+        assert not audit(world.store.file).broken
+        world.store.file.close()
+
+
+def what_may_come(world: Undoing, *, late: bool) -> list[Any]:
+    """What may happen next, `late` only what leads to an end; None: the next undo."""
+    run, found = world.at.run, list[Any]()
+    for no in world.open():
+        effect = world.at.effects[no]
+        ends = (
+            [Ended(no, 0, stdout=b"")] * 3 if late else [Ended(no, 0), Ended(no, 1), Lost(no, "killed"), Ended(no, -2, "leaving")]
+        )
+        found += ends if late or effect.kind == "probe" else [*ends, CouldNotStart(no, 2, "secret", why="missing")]
+    for p in world.at.positions.values():
+        path = path_of(p.scope, p.state)
+        match p.phase:
+            case Phase.DOUBT if p.settling:
+                found += [Resolve("happened"), Resolve("fail")]
+            case Phase.DOUBT if run.undoing is not None:
+                found += [Resolve("undone"), Resolve("retry")]
+            case Phase.DOUBT:
+                found += [Resolve("happened", path), Resolve("fail", path)]
+            case _ if run.status is Status.PAUSED:
+                pass
+            case Phase.READY:
+                found.append(Go(p.scope))
+            case Phase.LOST:
+                found.append(Settle(p.scope))
+            case Phase.HELD:
+                found.append(TakeUp())
+            case Phase.WAITING | Phase.DELAYED | Phase.PROBING if p.due is not None and may_begin(world.plan, world.at, p.scope):
+                found.append(Due(p.scope))
+    if run.status is Status.PAUSED:
+        return [*found, TakeUp(), TakeUp()]
+    if run.status is Status.COMPENSATING and not any(is_undo(p) for p in world.at.positions.values()):
+        found.append(None)
+    if run.reason == "undo_failed":
+        assert world.store is not None
+        return [Resolve("undone", effects=tuple(no for no, *_ in world.store.failed_undos(1))), Compensate()]
+    if not late and run.undoing is None:
+        found += [Pause(), *([Cancel(), Compensate()] if len(found) > 3 else [])]
+    elif not late:
+        found.append(Pause())
+    return found
