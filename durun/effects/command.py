@@ -19,6 +19,8 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from typing import Any, NamedTuple
 
 GRACE = 10_000  # ms between a signal and the next
@@ -27,6 +29,20 @@ UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
 READ = 1 << 16  # bytes of answers read at once
 PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
+# The keeper is told its own program over its socket, as this driver has it compiled: to compile it again would cost it a fifth of
+# its memory and half of its start, and it is of the driver's version whatever lies on the disk by then.
+BOOT = """
+import marshal, posix
+def take(n):
+    data = b""
+    while len(data) < n:
+        more = posix.read(3, n - len(data))
+        if not more:
+            posix._exit(0)
+        data += more
+    return data
+exec(marshal.loads(take(int.from_bytes(take(4), "big"))))
+"""
 # in the order in which they may go: without a journal there is nothing to take over
 FILES = ("control", "gate", "requests", "journal", "lock")
 
@@ -122,7 +138,7 @@ class Commands:
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
         blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]  # until it ignores them
-        argv = [sys.executable, "-I", "-S", KEEPER, self.path]
+        argv = [sys.executable, "-I", "-S", "-c", BOOT, KEEPER, self.path]
         self.pid = os.posix_spawn(
             sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=blocked, setsigdef=[signal.SIGCHLD]
         )
@@ -130,6 +146,7 @@ class Commands:
             os.close(fd)
         theirs.close()
         self._socket.setblocking(True)
+        self._send_bytes(_keeper_program())
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -162,7 +179,9 @@ class Commands:
         self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
 
     def _send(self, request: dict[str, Any]) -> None:
-        data = marshal.dumps(request, 2)
+        self._send_bytes(marshal.dumps(request, 2))
+
+    def _send_bytes(self, data: bytes) -> None:
         try:
             self._socket.sendall(len(data).to_bytes(4, "big") + data, getattr(socket, "MSG_NOSIGNAL", 0))
         except (BrokenPipeError, ConnectionResetError):
@@ -234,6 +253,13 @@ class Commands:
                     os.waitpid(self.pid, 0)
                 return True
         return False
+
+
+@lru_cache(maxsize=1)
+def _keeper_program() -> bytes:
+    """The keeper's code, from where its compiled form is kept like that of any module."""
+    code = SourceFileLoader("durun.effects.keeper", KEEPER).get_code("durun.effects.keeper")
+    return marshal.dumps(code)
 
 
 def report_of(words: Sequence[str], place: str) -> End | NoStart | Full | Refused:
