@@ -126,6 +126,7 @@ class Commands:
         self._number = 0
         self._gone = False
         self._incoming = b""
+        self._outgoing = b""  # what is held back until it can go in one piece
         self._held: set[str] = set()
         self._start()
 
@@ -146,7 +147,8 @@ class Commands:
             os.close(fd)
         theirs.close()
         self._socket.setblocking(True)
-        self._send_bytes(_keeper_program())
+        self._say(_keeper_program())
+        self.flush()
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -162,8 +164,8 @@ class Commands:
     def alive_path(self, number: int) -> str:
         return f"{self.path}/{number}.alive"
 
-    def begin(self, request: Request, number: int) -> None:
-        """Asks the keeper to begin. What becomes of it comes as a report."""
+    def begin(self, request: Request, number: int, *, more: bool = False) -> None:
+        """Asks the keeper to begin. What becomes of it is reported. With `more` it is held back until the next, or `flush`."""
         self._held.add(request.token)
         self._send(
             {
@@ -171,19 +173,29 @@ class Commands:
                 "without": request.without, "cwd": os.fsencode(request.cwd), "stdin": request.stdin, "timeout": request.timeout,
                 "heartbeat": request.heartbeat, "grace": request.grace, "capture": request.capture,
                 "alive": os.fsencode(self.alive_path(number)), "data": os.fsencode(self.data_path(number)),
-            }
+            },
+            more=more,
         )  # fmt: skip
 
     def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
         """Asks the keeper to send these signals (INT, TERM, KILL), each with its grace in ms, until the group is gone."""
         self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
 
-    def _send(self, request: dict[str, Any]) -> None:
-        self._send_bytes(marshal.dumps(request, 2))
+    def _send(self, request: dict[str, Any], *, more: bool = False) -> None:
+        self._say(marshal.dumps(request, 2))
+        if not more:
+            self.flush()
 
-    def _send_bytes(self, data: bytes) -> None:
+    def _say(self, data: bytes) -> None:
+        self._outgoing += len(data).to_bytes(4, "big") + data
+
+    def flush(self) -> None:
+        """Sends what was held back: the keeper wakes up once for all of it."""
+        data, self._outgoing = self._outgoing, b""
+        if not data:
+            return
         try:
-            self._socket.sendall(len(data).to_bytes(4, "big") + data, getattr(socket, "MSG_NOSIGNAL", 0))
+            self._socket.sendall(data, getattr(socket, "MSG_NOSIGNAL", 0))
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 

@@ -76,7 +76,10 @@ class Draft:
         fresh, gone = self.move.fresh, self.move.gone
         if not fresh and not gone:
             return False
-        return any(scopes.inside(scope, path) for path in fresh) or any(scopes.under(scope, outer) for outer in gone)
+        for outer in gone:  # a loop: asked of every position in every move of a map
+            if scope.startswith(outer) and scopes.under(scope, outer):
+                return True
+        return any(scopes.inside(scope, path) for path in fresh)
 
     def level(self, scope: str) -> Level:
         return scopes.level(self.plan, scope) if scope else self.plan
