@@ -85,7 +85,7 @@ class Performer(Protocol):
     def place(self) -> str: ...
     @property
     def busy(self) -> bool: ...
-    def begin(self, run: Run, effect: Effect) -> None: ...
+    def begin(self, run: Run, effect: Effect, *, more: bool = False) -> None: ...
     def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None: ...
     def recover(self, effect: Effect) -> Happening | None: ...
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]: ...
@@ -145,8 +145,7 @@ class Engine:
         for move in moves:
             apply(self.at, move)
         try:
-            for move in moves:
-                self.perform(move)
+            self.perform(*moves)
         finally:  # while what was to begin is being begun
             for move in moves:
                 self.watch(self.at, move)
@@ -176,15 +175,17 @@ class Engine:
             return at.positions.get(event.scope) == self.at.positions.get(event.scope)
         return True
 
-    def perform(self, move: Move) -> None:
+    def perform(self, *moves: Move) -> None:
+        """Begins and stops what these moves, committed together, have decided; what begins goes to the keeper in one piece."""
         if self.performer is None:
             return
-        for no in move.begin:
-            effect = self.at.effects.get(no)
-            if effect is not None and effect.status == "begin":
-                self.store.file.room()
-                self.performer.begin(self.at.run, effect)
-        for no in move.stop:
+        found = [self.at.effects.get(no) for move in moves for no in move.begin]
+        left = [effect for effect in found if effect is not None and effect.status == "begin"]
+        if left:
+            self.store.file.room()
+        for n, effect in enumerate(left, 1):
+            self.performer.begin(self.at.run, effect, more=n < len(left))
+        for no in [no for move in moves for no in move.stop]:
             self._stop(no)
 
     def _stop(self, no: int) -> None:

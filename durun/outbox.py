@@ -120,8 +120,13 @@ class Deliverer:
 
     # to act
 
-    def begin(self, run: Run, effect: Effect) -> None:
-        """Begins an intent; what becomes of it is reported by `receive`."""
+    def begin(self, run: Run, effect: Effect, *, more: bool = False) -> None:
+        """Begins an intent; what becomes of it is reported by `receive`. With `more` another follows at once."""
+        self._begin(run, effect)
+        if not more:
+            self.commands.flush()
+
+    def _begin(self, run: Run, effect: Effect) -> None:
         token = self._token(effect)
         try:
             request = filled(effect.request, self.secrets.value)
@@ -132,7 +137,7 @@ class Deliverer:
             return
         number = self.commands.next_number()
         self._issued[token] = effect
-        self.commands.begin(self._request(run, effect, request, token, number), number)
+        self.commands.begin(self._request(run, effect, request, token, number), number, more=True)
 
     def _send(self, effect: Effect, token: str, request: Json) -> None:
         from durun.effects.http import Sender, host_of, prepared

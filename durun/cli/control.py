@@ -57,7 +57,7 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
         if _is_through(file, no, noted) or _cancel_here(db, no, ms, seen):
             break
     after = read.summary(file, no, alive_in(file.path))
-    if after.reason == "not_stopped":
+    if after.reason == "not_stopped" or after.status == "cancelled":
         return _shown(file, no, json)
     if _asked_since(file, no, seen) and after.status not in ("succeeded", "failed"):
         return _shown(file, no, json)  # what it had done may be undone after it

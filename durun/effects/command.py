@@ -19,6 +19,8 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from typing import Any, NamedTuple
 
 from durun.effects.background import HIGH
@@ -29,6 +31,20 @@ UNREADABLE = -2  # the size of a $DURUN_OUTPUT that is no file
 READ = 1 << 16  # bytes of answers read at once
 PARTING = 5.0  # s for an idle keeper to go
 KEEPER = os.path.join(os.path.dirname(__file__), "keeper.py")
+# The keeper is told its own program over its socket, as this driver has it compiled: to compile it again would cost it a fifth of
+# its memory and half of its start, and it is of the driver's version whatever lies on the disk by then.
+BOOT = """
+import marshal, posix
+def take(n):
+    data = b""
+    while len(data) < n:
+        more = posix.read(3, n - len(data))
+        if not more:
+            posix._exit(0)
+        data += more
+    return data
+exec(marshal.loads(take(int.from_bytes(take(4), "big"))))
+"""
 # in the order in which they may go: without a journal there is nothing to take over
 FILES = ("control", "gate", "requests", "journal", "lock")
 
@@ -113,6 +129,7 @@ class Commands:
         self._number = 0
         self._gone = False
         self._incoming = b""
+        self._outgoing = b""  # what is held back until it can go in one piece
         self._held: set[str] = set()
         self._start()
 
@@ -125,7 +142,7 @@ class Commands:
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
         blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]  # until it ignores them
-        argv = [sys.executable, "-I", "-S", KEEPER, self.path]
+        argv = [sys.executable, "-I", "-S", "-c", BOOT, KEEPER, self.path]
         self.pid = os.posix_spawn(
             sys.executable, argv, os.environ, file_actions=actions, setsid=True, setsigmask=blocked, setsigdef=[signal.SIGCHLD]
         )
@@ -133,6 +150,8 @@ class Commands:
             os.close(fd)
         theirs.close()
         self._socket.setblocking(True)
+        self._say(_keeper_program())
+        self.flush()
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -148,8 +167,8 @@ class Commands:
     def alive_path(self, number: int) -> str:
         return f"{self.path}/{number}.alive"
 
-    def begin(self, request: Request, number: int) -> None:
-        """Asks the keeper to begin. What becomes of it comes as a report."""
+    def begin(self, request: Request, number: int, *, more: bool = False) -> None:
+        """Asks the keeper to begin. What becomes of it is reported. With `more` it is held back until the next, or `flush`."""
         self._held.add(request.token)
         self._send(
             {
@@ -157,17 +176,29 @@ class Commands:
                 "without": request.without, "cwd": os.fsencode(request.cwd), "stdin": request.stdin, "timeout": request.timeout,
                 "heartbeat": request.heartbeat, "grace": request.grace, "capture": request.capture,
                 "alive": os.fsencode(self.alive_path(number)), "data": os.fsencode(self.data_path(number)),
-            }
+            },
+            more=more,
         )  # fmt: skip
 
     def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
         """Asks the keeper to send these signals (INT, TERM, KILL), each with its grace in ms, until the group is gone."""
         self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
 
-    def _send(self, request: dict[str, Any]) -> None:
-        data = marshal.dumps(request, 2)
+    def _send(self, request: dict[str, Any], *, more: bool = False) -> None:
+        self._say(marshal.dumps(request, 2))
+        if not more:
+            self.flush()
+
+    def _say(self, data: bytes) -> None:
+        self._outgoing += len(data).to_bytes(4, "big") + data
+
+    def flush(self) -> None:
+        """Sends what was held back: the keeper wakes up once for all of it."""
+        data, self._outgoing = self._outgoing, b""
+        if not data:
+            return
         try:
-            self._socket.sendall(len(data).to_bytes(4, "big") + data, getattr(socket, "MSG_NOSIGNAL", 0))
+            self._socket.sendall(data, getattr(socket, "MSG_NOSIGNAL", 0))
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 
@@ -242,6 +273,13 @@ class Commands:
                     os.waitpid(self.pid, 0)
                 return True
         return False
+
+
+@lru_cache(maxsize=1)
+def _keeper_program() -> bytes:
+    """The keeper's code, from where its compiled form is kept like that of any module."""
+    code = SourceFileLoader("durun.effects.keeper", KEEPER).get_code("durun.effects.keeper")
+    return marshal.dumps(code)
 
 
 def report_of(words: Sequence[str], place: str) -> End | NoStart | Full | Refused:

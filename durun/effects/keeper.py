@@ -1,7 +1,7 @@
 """The keeper: the process that begins a driver's commands, holds them, and outlives the driver.
 
-Run by path with `-I -S`, it imports only what is built into the interpreter or a C module beside it, and is one file, however
-long: read whole before the first effect, so that an upgrade under it cannot give it halves of two versions.
+Run with `-I -S`, it imports only what is built into the interpreter or a C module beside it, and is one file, however long: its
+driver hands it over whole before the first effect, so that an upgrade under it cannot give it halves of two versions.
 
 Rules:
 - all that may fail is made ready first; then the note, then the spawn. The end is noted in space reserved before; only this
@@ -19,7 +19,7 @@ Rules:
   by the one that does not, since the start of a process is told by it
 - without a driver it goes on until its last command has ended, looking at the control file five times a second
 
-Started as: keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
+Started as: -c BOOT keeper.py FOLDER, with descriptor 3 the socket to the driver and 4 the journal, locked.
 """
 
 from __future__ import annotations
@@ -692,7 +692,7 @@ def main() -> None:
     for fd in (SOCKET, JOURNAL):
         posix.set_inheritable(fd, False)
     try:
-        Keeper(sys.argv[1]).run()
+        Keeper(sys.argv[-1]).run()
     except OSError as e:  # the driver, which sees us end, can say why
         posix._exit(e.errno or 1)
     posix._exit(0)

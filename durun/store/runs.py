@@ -482,7 +482,7 @@ class Store:
         values |= {"driven": run.driven, "awake": run.awake}
         # what an index holds is written only where it differs: SQLite would write the index anew, which is a page more
         if before is None or run.status is not before.status:
-            values["status"] = run.status.value
+            values["status"] = run.status
         if before is None or run.reason != before.reason:
             values["reason"] = run.reason
         if before is None or run.next_signal != before.next_signal:
@@ -638,7 +638,7 @@ def _position_row(p: Position) -> tuple[Json, ...]:
     data = {name: value for name, value, usual in zip(Position._fields, p, DEFAULTS, strict=True) if value != usual}
     for name in PLAIN:
         data.pop(name, None)
-    return p.scope, p.state, p.visit, p.phase.value, p.effect, p.asking, p.due, canonical_text(data) if data else "{}"
+    return p.scope, p.state, p.visit, p.phase, p.effect, p.asking, p.due, canonical_text(data) if data else "{}"
 
 
 def _position_of(row: tuple[Any, ...]) -> Position:
