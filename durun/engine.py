@@ -183,8 +183,10 @@ class Engine:
         left = [effect for effect in found if effect is not None and effect.status == "begin"]
         if left:
             self.store.file.room()
-        for n, effect in enumerate(left, 1):
-            self.performer.begin(self.at.run, effect, more=n < len(left))
+        for effect in left[:-1]:
+            self.performer.begin(self.at.run, effect, more=True)
+        for effect in left[-1:]:
+            self.performer.begin(self.at.run, effect)
         for no in [no for move in moves for no in move.stop]:
             self._stop(no)
 

@@ -1,4 +1,8 @@
-"""The figures, each a ratio in one run: durun beside its floor. Run by scripts/bench."""
+"""The figures, each a ratio in one run: durun beside its floor. Run by scripts/bench.
+
+What is compared is run turn by turn, so that what else the machine does meets both. A slow disk brings ratios to a step nearer to
+one, a busy processor takes them up: the load is told with them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ import apsw
 
 DURUN = str(Path(sys.executable).parent / "durun")
 ROUNDS = int(sys.argv[1])
+ROWS = sys.argv[2:]  # the rows that are wanted; none: all but the peers
 STEPS = 300
 
 LOOP = """
@@ -28,6 +33,15 @@ states:
   more: {choice: [{when: vars.i < COUNT, next: work}, {next: LAST}]}
   work: {run: ACT, assign: {i: '${{ vars.i + 1 }}'}, next: more}
 EXTRA
+"""
+ONE = "durun: 1\nname: one\nstart: a\nstates: {a: {run: [/bin/true], next: succeeded}}\n"
+MANY = """
+durun: 1
+name: many
+input: {items: array}
+start: each
+states:
+  each: {map: {items: input.items, run: [/bin/true, '${{ item }}'], idempotent: true, concurrency: 8}, next: succeeded}
 """
 
 
@@ -192,15 +206,82 @@ def listing() -> None:
 
 
 def one_step() -> None:
-    def once() -> float:
+    def first() -> float:
         place = Place()
-        took = place.run(
-            "start", place.plan("durun: 1\nname: one\nstart: a\nstates: {a: {run: [/bin/true], next: succeeded}}\n"), "-q"
-        )
+        took = place.run("start", place.plan(ONE), "-q")
         place.gone()
         return took
 
-    ratios("`durun start` of a one-step plan, against python -c pass", "15", once, bare)
+    ratios("`durun start` of a one-step plan in a new file, against python -c pass", "15", first, bare)
+    place = Place()
+    plan = place.plan(ONE)
+    place.run("start", plan, "-q")
+    ratios("the same plan once more, in the same file", "15", lambda: place.run("start", plan, "-q"), bare)
+    place.gone()
+
+
+def items(count: int) -> tuple[Place, list[str]]:
+    """A place, and the words that start a map over so many items in it."""
+    place = Place()
+    (place.path / "items.json").write_text(json.dumps({"items": [str(n) for n in range(count)]}))
+    return place, ["start", place.plan(MANY), "-q", "--input", "items.json"]
+
+
+def fan() -> None:
+    """The whole of both, with durun's start in it."""
+
+    def ours() -> float:
+        place, words = items(1000)
+        took = place.run(*words)
+        place.gone()
+        return took
+
+    def xargs() -> float:
+        names = "".join(f"{n}\n" for n in range(1000))
+        begun = time.perf_counter()
+        subprocess.run(["xargs", "-P8", "-n1", "/bin/true"], input=names, text=True, check=True)
+        return time.perf_counter() - begun
+
+    ratios("map over 1,000 commands, 8 at once, against xargs -P8", "1.3", ours, xargs)
+
+
+def crowd() -> None:
+    """50 processes that start a run in one file at once: what each waits for the file, as SQLite's busy handler tells."""
+    slowest, failed = [], 0
+    for _ in range(ROUNDS):
+        place = Place()
+        plan, log = place.plan(ONE), place.path / "waits"
+        place.run("start", plan, "-q")
+        words = [sys.executable, "-c", WAITS, str(log), "start", plan, "-q"]
+        quiet = {"env": place.env, "cwd": place.path, "stdout": subprocess.DEVNULL}
+        crowd = [subprocess.Popen(words, **quiet) for _ in range(50)]  # type: ignore[call-overload]
+        failed += sum(process.wait() != 0 for process in crowd)
+        slowest.append(max(map(float, log.read_text().split()), default=0.0))
+        place.gone()
+    show("50 processes that start runs in one file at once: failed", "0", str(failed))
+    show(
+        "longest that one of them waited for the file, s", "1",
+        f"{statistics.median(slowest):.2f} ({min(slowest):.2f}-{max(slowest):.2f})",
+    )  # fmt: skip
+
+
+# a durun that writes down how long each of its transactions waited to begin
+WAITS = """
+import sys, time
+from durun.store import file
+log, sys.argv[1:] = sys.argv[1], sys.argv[2:]
+enter = file.Write.__enter__
+def timed(self):
+    begun = time.monotonic()
+    try:
+        return enter(self)
+    finally:
+        with open(log, 'a') as f:
+            f.write(f'{time.monotonic() - begun:.4f}\\n')
+file.Write.__enter__ = timed
+from durun.cli import main
+main()
+"""
 
 
 def peak_of(words: list[str], place: Place) -> tuple[int, int]:
@@ -246,6 +327,10 @@ def memory() -> None:
     show("peak of a driver after start, 1,000 steps, MiB", "60", f"{driver / 1024:.1f}")
     show("peak of its keeper, MiB", "10", f"{keeper / 1024:.1f}")
     place.gone()
+    place, words = items(10_000)
+    driver, keeper = peak_of(words, place)
+    show("peak of a driver of a map over 10,000 commands, and its keeper, MiB", "-", f"{driver / 1024:.1f}, {keeper / 1024:.1f}")
+    place.gone()
     place = Place()
     plain = "\n".join(f"  s{n}: {{run: [/bin/true], next: {f's{n + 1}' if n < 999 else 'succeeded'}}}" for n in range(1000))
     text = "durun: 1\nname: plain\nstart: s0\nstates:\n" + plain.replace("run: [/bin/true]", "run: [/bin/false]", 1) + "\n"
@@ -263,16 +348,128 @@ def memory() -> None:
     place.gone()
 
 
+# --- peers, each in an environment of its own ---
+
+PEERS = {
+    "DBOS on SQLite": (["dbos"], """
+import os, sys, time, logging
+from dbos import DBOS
+logging.disable(logging.CRITICAL)
+DBOS(config={'name': 'bench', 'system_database_url': 'sqlite:///dbos.db', 'run_admin_server': False, 'console_log_level': 'CRITICAL'})
+@DBOS.step()
+def act():
+    os.waitpid(os.posix_spawn('/bin/true', ['/bin/true'], os.environ), 0)
+@DBOS.workflow()
+def flow(n):
+    for _ in range(n):
+        act()
+DBOS.launch()
+flow(5)
+begun = time.perf_counter()
+flow(STEPS)
+print(time.perf_counter() - begun, flush=True)
+os._exit(0)
+"""),
+    "LangGraph on SQLite": (["langgraph", "langgraph-checkpoint-sqlite"], """
+import os, sys, time
+from typing import TypedDict
+from langgraph.graph import StateGraph, START, END
+from langgraph.checkpoint.sqlite import SqliteSaver
+class State(TypedDict):
+    n: int
+def act(state):
+    os.waitpid(os.posix_spawn('/bin/true', ['/bin/true'], os.environ), 0)
+    return {'n': state['n'] - 1}
+graph = StateGraph(State)
+graph.add_node('act', act)
+graph.add_edge(START, 'act')
+graph.add_conditional_edges('act', lambda s: 'act' if s['n'] > 0 else END)
+with SqliteSaver.from_conn_string('graph.db') as saver:
+    made = graph.compile(checkpointer=saver)
+    def run(n, name):
+        config = {'configurable': {'thread_id': name}, 'recursion_limit': n + 10}
+        made.invoke({'n': n}, config, durability='sync')
+    run(5, 'warm')
+    begun = time.perf_counter()
+    run(STEPS, 'long')
+    print(time.perf_counter() - begun)
+"""),
+}  # fmt: skip
+
+
+def peers() -> None:
+    """A step of /bin/true in others, against the same floor. Who cannot be installed here is left out, and said to be."""
+    found: dict[str, list[float]] = {}
+    ready: dict[str, Callable[[], float]] = {"durun": lambda: step_of("[/bin/true]")}
+    if shutil.which("make"):
+        ready["make, a file for each step"] = made
+    for name, (packages, code) in PEERS.items():
+        python = peer(name, packages)
+        if python is None:
+            show(f"a step of /bin/true in {name}", "-", "not here: the registry does not give it")
+        else:
+            ready[name] = lambda python=python, code=code: ran(python, code)  # type: ignore[misc]
+    for _ in range(ROUNDS):
+        floor = floor_of(STEPS, ["/bin/true"])
+        for name, step in ready.items():
+            found.setdefault(name, []).append(step() / floor)
+    for name, times in found.items():
+        show(
+            f"a step of /bin/true in {name}, against spawn + one commit", "-",
+            f"{statistics.median(times):.2f} ({min(times):.2f}-{max(times):.2f})",
+        )  # fmt: skip
+
+
+def peer(name: str, packages: list[str]) -> str | None:
+    """The interpreter of a peer's environment, made if need be; None where it cannot be."""
+    place = Path(".venv-bench-peers") / name.split()[0].lower()
+    python = str(place.absolute() / "bin" / "python")
+    if not (place / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+        if subprocess.run(install, capture_output=True).returncode:
+            return None
+        (place / "ready").touch()
+        (place.parent / ".gitignore").write_text("*\n")
+    return python
+
+
+def ran(python: str, code: str) -> float:
+    place = Place()
+    try:
+        done = subprocess.run([python, "-c", code.replace("STEPS", str(STEPS))], cwd=place.path, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        return float(done.stdout.split()[-1])
+    finally:
+        place.gone()
+
+
+def made() -> float:
+    """make: it knows a step by its file, and syncs nothing."""
+    place = Place()
+    rules = "".join(f"s{n}: {f's{n - 1}' if n else ''}\n\t@/bin/true\n\t@touch s{n}\n" for n in range(STEPS))
+    (place.path / "Makefile").write_text(f"all: s{STEPS - 1}\n{rules}")
+    begun = time.perf_counter()
+    subprocess.run(["make", "-s"], cwd=place.path, check=True)
+    took = time.perf_counter() - begun
+    place.gone()
+    return took
+
+
+ALL: dict[str, Callable[[], None]] = {
+    "steps": steps, "commits": commits, "resume": resume, "ls": listing, "start": one_step, "map": fan, "crowd": crowd,
+    "memory": memory, "growth": growth,
+}  # fmt: skip
+
+
 def main() -> None:
+    wanted = ROWS or list(ALL)
     print(f"durun on Python {sys.version.split()[0]}, SQLite {apsw.sqlite_lib_version()}, {os.cpu_count()} cores, {ROUNDS} rounds")
     print(f"{'what':<74} {'goal (least)':>14}   {'found: median (range)'}")
-    steps()
-    commits()
-    resume()
-    listing()
-    one_step()
-    memory()
-    growth()
+    for name in wanted:
+        {**ALL, "peers": peers}[name]()
+    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
 main()

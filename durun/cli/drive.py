@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, last_sign_in, on_terminal, opened, person, where
 from durun.cli.reader import at_end, out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
-from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, StoreUnusable, Superseded, Usage
+from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused, Superseded, Usage
 from durun.errors import Held as HeldByAnother
 from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
@@ -488,7 +488,7 @@ class DriverProcess:
         try:
             refuse_stranded(pinned)
         except NeedsPerson:
-            self.store.let_go(held)
+            self.store.let_go(held, self.identity.place)
             self.keep = False
             raise
         return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
@@ -549,7 +549,7 @@ class DriverProcess:
 
     def let_go(self, engine: Engine) -> None:
         """The run is nobody's from now on. What is still under way keeps its notes."""
-        self.store.let_go(engine.held)
+        self.store.let_go(engine.held, self.identity.place)
         self.keep = engine.performer is not None and engine.performer.busy
         if self.keep:
             id, keeper = engine.at.run.id, self._deliverer.commands.pid
@@ -573,9 +573,6 @@ class DriverProcess:
         return exit_of(doc["status"])
 
     def close(self) -> None:
-        if not self.keep:
-            with suppress(StoreUnusable):  # a row that stays says nothing wrong
-                self.store.forget_driver(self.identity.place)
         if self._deliverer is not None:
             self._deliverer.close(keep=self.keep)
         else:

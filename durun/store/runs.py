@@ -193,13 +193,11 @@ class Store:
             _one(db, id)
             return Held(no, fence + 1, seq, events)
 
-    def let_go(self, held: Held) -> None:
-        """Nobody drives the run any more. Lost in a power cut it says nothing wrong: the lock of that driver is free."""
+    def let_go(self, held: Held, place: str | None = None) -> None:
+        """Nobody drives the run any more, and a driver that holds no other is forgotten. Lost in a power cut it says nothing wrong:
+        the lock of that driver is free."""
         with self.file.write(synced=False) as db:
             db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (held.no, held.fence))
-
-    def forget_driver(self, place: str) -> None:
-        with self.file.write(synced=False) as db:
             db.execute("DELETE FROM drivers WHERE place = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?)", (place, place))
 
     # to read
@@ -465,9 +463,8 @@ class Store:
         if not (move.fresh or move.gone):
             return
         ranges = [(f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
-        for scope in move.gone:
-            ranges += [(scope, scope + "\0")]
-            ranges += [(scope, scope[:-1] + "0") if scope.endswith("/") else (scope + ".", scope + "/")]
+        # a scope, and all that begins with it and a dot: no name goes on with what sorts before `/`
+        ranges += [(scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/") for scope in move.gone]
         for low, high in ranges:
             for table, column in (("positions", "scope"), ("states", "scope"), ("items", "path")):
                 db.execute(f"DELETE FROM {table} WHERE run = ? AND {column} >= ? AND {column} < ?", (run, low, high))
