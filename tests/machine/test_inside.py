@@ -210,7 +210,7 @@ def test_ten_thousand_items_that_only_pass_are_several_moves_and_no_deep_recursi
 # --- random histories ---
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(drawn=some_states(depth=2, prefix="s"), data=st.data())
 def test_whatever_happens_places_are_kept_counts_are_true_and_the_run_ends(drawn: Any, data: Any) -> None:
     start, states = drawn

@@ -423,7 +423,7 @@ def with_undos(states: dict[str, Any]) -> dict[str, Any]:
     return states
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(drawn=some_states(depth=2, prefix="s"), data=st.data())
 def test_whatever_happened_is_undone_once_and_none_before_one_that_began_after_it(drawn: Any, data: Any) -> None:
     start, states = drawn
