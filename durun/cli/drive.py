@@ -595,6 +595,8 @@ def preload(plan: Plan, *, draws: bool = False) -> None:
         from durun.cli import ask, live  # noqa: F401  (whoever sits there may be asked)
 
         live.rehearse()
+    if sys.stdin.isatty():
+        importlib.import_module("durun.cli.ask")
     from durun.plan.expressions import needs_cel
 
     if has_requests(plan):
