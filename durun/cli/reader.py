@@ -85,9 +85,9 @@ def _three_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as the process lives)
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process lives)
 
 
 def _utf_8() -> None:

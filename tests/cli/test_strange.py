@@ -131,3 +131,10 @@ def test_a_plan_by_a_relative_path_in_a_directory_that_is_gone_is_refused(durun:
         text=True,
     )
     assert done.returncode == 7 and "fault of its own" not in done.stderr, done.stderr
+
+
+def test_a_stdin_that_is_closed_is_an_empty_one(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: [cat], next: succeeded}}\n")
+    words = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "start", "plan.yaml"]
+    done = subprocess.run(words, cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, f"a: done\nrun {durun.the_run()} succeeded\n")
