@@ -157,7 +157,7 @@ class Engine:
         if wishes:  # what ended first leaves its next intent waiting: a note may withdraw it
             moment = moment._replace(place=None)
         if len(events) + len(notes) > 1:
-            at = Checkpoint(at.run, dict(at.positions), dict(at.states), dict(at.effects), dict(at.items), dict(at.signals))
+            at = at.copy()
         for what in (*words, *events, *wishes):
             if isinstance(what, Note):
                 moves.append(hear(self.plan, at, what, moment, self.evaluate))
@@ -292,7 +292,7 @@ class Engine:
             undo = self._next_undo()
             if undo is not None:
                 return undo
-        for p in self.at.positions.values():
+        for p in self.at.active.values():
             if p.phase is Phase.READY:
                 return Go(p.scope)
             if p.phase is Phase.LOST:
@@ -331,7 +331,7 @@ class Engine:
 
     def next_due(self) -> int | None:
         """Milliseconds until time moves the run; None where it does not, or where only a wait for a person has an end."""
-        timed = [p for p in self.at.positions.values() if p.due is not None]
+        timed = [p for p in self.at.active.values() if p.due is not None]
         if all(p.phase in (Phase.ASKED, Phase.LISTENING) for p in timed):
             return None
         waiting = ((self._left(p), p) for p in timed)

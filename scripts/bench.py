@@ -72,15 +72,16 @@ class Place:
 
 
 def floor_of(steps: int, words: list[str]) -> float:
-    """posix_spawn, waitpid and one commit at FULL, so many times."""
+    """posix_spawn, waitpid and one commit at FULL, so many times; what is printed goes to one file."""
     place = Place()
     db = apsw.Connection(str(place.path / "floor.db"))
     db.execute("PRAGMA journal_mode=WAL").fetchall()
     db.execute("PRAGMA synchronous=FULL").fetchall()
     db.execute("CREATE TABLE t (n INTEGER PRIMARY KEY, x TEXT)")
+    printed = [(os.POSIX_SPAWN_OPEN, 1, str(place.path / "printed"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)]
     begun = time.perf_counter()
     for n in range(steps):
-        os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
+        os.waitpid(os.posix_spawn(words[0], words, os.environ, file_actions=printed), 0)
         db.execute("BEGIN IMMEDIATE")
         db.execute("INSERT INTO t VALUES (?, ?)", (n, "x" * 200))
         db.execute("COMMIT")

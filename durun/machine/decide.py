@@ -123,7 +123,7 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
 
 def may_begin(plan: Plan, at: Checkpoint, scope: str) -> bool:
     """Whether an effect that waits in this scope would find a place now, in every map and parallel around it."""
-    return fits(plan, holders(at.positions.values()), scope)
+    return fits(plan, holders(at.active.values()), scope)
 
 
 def _at_position(d: Draft, p: Position, event: Any) -> None:

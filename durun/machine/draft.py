@@ -21,6 +21,7 @@ from durun.machine.model import (
     StateRow,
     Status,
     Undo,
+    is_active,
     taken_away,
 )
 from durun.plan.canonical import Level, Plan, State
@@ -84,6 +85,12 @@ class Draft:
             return list(self.at.positions.values())
         kept = [p for scope, p in self.at.positions.items() if scope not in changed and not taken_away(self.move, scope)]
         return kept + [p for p in changed.values() if p is not None]
+
+    def active(self) -> list[Position]:
+        """The positions that have not failed or ended."""
+        changed = self.move.positions
+        kept = [p for scope, p in self.at.active.items() if scope not in changed and not taken_away(self.move, scope)]
+        return kept + [p for p in changed.values() if p is not None and is_active(p)]
 
     def stands(self, position: Position) -> bool:
         """Whether all that is around a position still stands where it holds it. What did not succeed inside a state that the run
@@ -341,7 +348,7 @@ class Draft:
 
     def holders(self) -> Holders:
         if self._holders is None:
-            self._holders = holders(self.positions())
+            self._holders = holders(self.active())
         return self._holders
 
     def fits(self, scope: str) -> bool:
@@ -360,7 +367,7 @@ class Draft:
                 failed = run.undoing["failed"]
                 status, reason = (Status.BLOCKED, "undo_failed") if failed else (Status.COMPENSATING, None)
         else:
-            status, reason = status_of(self.positions())
+            status, reason = status_of(self.active())
         if run.cancel is not None and "pids" in run.cancel:
             status, reason = Status.BLOCKED, "not_stopped"
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)

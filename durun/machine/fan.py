@@ -107,7 +107,7 @@ def _split(path: str) -> tuple[str, str]:
 def _taken(d: Draft, path: str) -> int:
     """Places that are held, or owed to an effect that waits for one."""
     held = {inner for inner, at in d.holders().get(path, {}).items() if at}
-    for p in d.positions():
+    for p in d.active():
         if p.phase is Phase.DELAYED and p.length is None and scope.inside(p.scope, path):
             held.add(next(part.inner for part in scope.parts(p.scope) if part.path == path))
     return len(held)

@@ -267,9 +267,13 @@ class Run(NamedTuple):
 
 
 class Checkpoint:
-    """All that is needed to go on. Only `apply` changes it, after its move has been stored."""
+    """All that is needed to go on. Only `apply` changes it, after its move has been stored.
 
-    __slots__ = ("effects", "items", "positions", "run", "signals", "states")
+    `active`, `within` and `deep` follow from the rest: without them each move of a map would look at all of its items that have
+    failed.
+    """
+
+    __slots__ = ("active", "deep", "effects", "items", "positions", "run", "signals", "states", "within")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -287,9 +291,22 @@ class Checkpoint:
         self.effects = {} if effects is None else effects  # those a position refers to
         self.items = {} if items is None else items  # by the path of the state that holds them
         self.signals = {} if signals is None else signals  # those nobody has taken, in the order they came
+        self.active = {scope: p for scope, p in self.positions.items() if is_active(p)}
+        self.within: dict[str, tuple[str, ...]] = {}  # the states that have a row, by scope
+        for scope, name in self.states:
+            self.within[scope] = (*self.within.get(scope, ()), name)
+        self.deep = any(is_deep(scope) for scope in (*self.positions, *self.within))  # scopes lie in scopes, or did
+
+    def copy(self) -> Checkpoint:
+        """One that a move can be laid over while this one stays as it is stored; what items there are is shared."""
+        made = Checkpoint(self.run, effects=dict(self.effects), items=dict(self.items), signals=dict(self.signals))
+        made.positions, made.states = dict(self.positions), dict(self.states)
+        made.active, made.within, made.deep = dict(self.active), dict(self.within), self.deep
+        return made
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        same = ("active", "effects", "items", "positions", "run", "signals", "states")
+        return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in same)
 
 
 class Move:
@@ -319,6 +336,16 @@ class Move:
         self.said: list[str] = []  # plain lines for whoever watches
 
 
+def is_active(p: Position) -> bool:
+    """Whether something is still to happen at a position by itself, or when somebody is heard."""
+    return p.phase is not Phase.FAILED and p.phase is not Phase.ENDED
+
+
+def is_deep(scope: str) -> bool:
+    """Whether a scope lies in another that may end before it is taken away."""
+    return len(parts(scope)) > 1
+
+
 def apply(at: Checkpoint, move: Move) -> None:
     """Lays a stored move over the checkpoint it was decided on."""
     at.run = move.run
@@ -332,6 +359,10 @@ def apply(at: Checkpoint, move: Move) -> None:
         del at.signals[no]
     for scope, position in move.positions.items():
         _place(at, scope, position)
+    for scope, name in move.states:
+        if (scope, name) not in at.states:
+            at.within[scope] = (*at.within.get(scope, ()), name)
+            at.deep = at.deep or is_deep(scope)
     at.states.update(move.states)
     for no in move.effects:
         _drop_unless_referred(at, no)
@@ -339,12 +370,17 @@ def apply(at: Checkpoint, move: Move) -> None:
 
 def _take_away(at: Checkpoint, move: Move) -> None:
     """What was inside a state that is entered anew, and inside scopes that have ended."""
-    for key in [key for key in at.states if taken_away(move, key[0])]:
-        del at.states[key]
+    states, positions = list(move.gone), list(move.gone)
+    if at.deep or move.fresh:
+        states = [scope for scope in at.within if taken_away(move, scope)]
+        positions = [scope for scope in at.positions if taken_away(move, scope)]
+    for scope in states:
+        for name in at.within.pop(scope, ()):
+            del at.states[scope, name]
     for path in [path for path in at.items if any(under(path, outer) for outer in move.gone)]:
         del at.items[path]
-    for left in [scope for scope in at.positions if taken_away(move, scope)]:
-        _place(at, left, None)
+    for scope in positions:
+        _place(at, scope, None)
     for path, items in move.fresh.items():
         at.items[path] = list(items)
 
@@ -358,8 +394,12 @@ def taken_away(move: Move, scope: str) -> bool:
 def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
     """A position as it stands now; the effects that none refers to any longer go."""
     before = at.positions.pop(scope, None)
+    at.active.pop(scope, None)
     if position is not None:
         at.positions[scope] = position
+        at.deep = at.deep or is_deep(scope)
+        if is_active(position):
+            at.active[scope] = position
     if before is not None:
         for no in (before.effect, before.asking):
             _drop_unless_referred(at, no)

@@ -220,10 +220,10 @@ class Store:
 
     def _load(self, db: apsw.Connection, no: int) -> Checkpoint:
         run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
-        at = Checkpoint(run)
+        positions, states, items, effects, signals = {}, {}, dict[str, list[Item]](), dict[int, Effect](), {}
         for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
             position = _position_of(row)
-            at.positions[position.scope] = position
+            positions[position.scope] = position
         for row in rows(
             db,
             "SELECT s.scope, s.state, s.visits, s.ended, coalesce(s.output, e.output), s.effect, s.error, s.exit, s.peak, s.child"
@@ -231,18 +231,18 @@ class Store:
             (no,),
         ):
             found = _state_of(row)
-            at.states[found.scope, found.state] = found
+            states[found.scope, found.state] = found
         columns = "path, no, label, item, status, output, error"
         for row in rows(db, f"SELECT {columns} FROM items WHERE run = ? ORDER BY path, no", (no,)):
-            at.items.setdefault(row[0], []).append(_item_of(row))
-        for p in at.positions.values():
+            items.setdefault(row[0], []).append(_item_of(row))
+        for p in positions.values():
             for effect in (p.effect, p.asking):
                 if effect is not None:
-                    at.effects[effect] = self._effect(db, no, effect)
+                    effects[effect] = self._effect(db, no, effect)
         for row in rows(db, f"SELECT {', '.join(SENT_COLUMNS)} FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,)):
             sent = Sent(row[0], row[1], value_of(row[2]), *row[3:])
-            at.signals[sent.no] = sent
-        return at
+            signals[sent.no] = sent
+        return Checkpoint(run, positions, states, effects, items, signals)
 
     def _reading(self) -> Any:
         return Reading(self.file.db)
