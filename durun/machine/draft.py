@@ -367,7 +367,8 @@ class Draft:
                 failed = run.undoing["failed"]
                 status, reason = (Status.BLOCKED, "undo_failed") if failed else (Status.COMPENSATING, None)
         else:
-            status, reason = status_of(self.active())
+            touched = any(p is not None and moves(p) for p in self.move.positions.values())
+            status, reason = (Status.RUNNING, None) if touched else status_of(self.active())
         if run.cancel is not None and "pids" in run.cancel:
             status, reason = Status.BLOCKED, "not_stopped"
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)

@@ -152,7 +152,7 @@ class Store:
                 ),
             )  # fmt: skip
             right = Held(db.last_insert_rowid(), 1, 0, 0)
-            return self._write_move(db, right, None, move, now)
+            return self._write(db, right, None, [move], now)
 
     def id_of(self, id: str) -> tuple[int, str] | None:
         """(no, what it is bound to) of the run with exactly this id."""
@@ -373,9 +373,7 @@ class Store:
             db.execute("UPDATE runs SET fence = fence + 1 WHERE no = ? AND fence = ?", (no, fence))
             _one(db, id)
             held = Held(no, fence + 1, seq, events)
-            for move in judged.moves:
-                held = self._write_move(db, held, before, move, now)
-                before = move.run
+            self._write(db, held, before, judged.moves, now)
             for note in notes:
                 db.execute("DELETE FROM notes WHERE no = ?", (note.no,))
             return driven
@@ -404,21 +402,28 @@ class Store:
         with self.file.write() as db:
             notes = self.notes(held.no)
             moves = decide(notes)
-            at = held
-            for move in moves:
-                at = self._write_move(db, at, before, move, now)
-                before = move.run
+            at = self._write(db, held, before, moves, now) if moves else held
             for no in [*heard, *(note.no for note in notes)]:
                 db.execute("DELETE FROM notes WHERE no = ?", (no,))
         return at, moves
 
-    def _write_move(self, db: apsw.Connection, held: Held, before: Run | None, move: Move, now: int) -> Held:
-        at = held._replace(seq=held.seq + 1, events=held.events + len(move.history))
-        self._write_run(db, held, at, before, move, now)
+    def _write(self, db: apsw.Connection, held: Held, before: Run | None, moves: list[Move], now: int) -> Held:
+        """Moves that are committed together: the row of the run once, and a position that several of them change once."""
+        at = held._replace(seq=held.seq + len(moves), events=held.events + sum(len(move.history) for move in moves))
+        self._write_run(db, held, at, before, moves, now)
+        events = held.events
+        for n, move in enumerate(moves, 1):
+            self._write_move(db, held._replace(events=events), move, moves[n:], now)
+            events += len(move.history)
+        return at
+
+    def _write_move(self, db: apsw.Connection, held: Held, move: Move, later: list[Move], now: int) -> None:
         self._take_away(db, held.no, move)
         for item in move.items.values():
             db.execute(UPSERT_ITEM, (held.no, *_item_row(item)))
         for scope, position in move.positions.items():
+            if later and any(scope in after.positions for after in later):
+                continue
             if position is None:
                 db.execute("DELETE FROM positions WHERE run = ? AND scope = ?", (held.no, scope))
             else:
@@ -445,7 +450,6 @@ class Store:
                     for n, e in enumerate(move.history, held.events + 1)
                 ],
             )
-        return at
 
     def _write_undos(self, db: apsw.Connection, run: int, move: Move) -> None:
         if not (move.undos or move.undo_status or move.owed_again):
@@ -472,9 +476,9 @@ class Store:
             db.execute("DELETE FROM items WHERE run = ? AND path = ?", (run, path))
             db.executemany(UPSERT_ITEM, [(run, *_item_row(item)) for item in items if (path, item.no) not in move.items])
 
-    def _write_run(self, db: apsw.Connection, held: Held, at: Held, before: Run | None, move: Move, now: int) -> None:
-        run = move.run
-        root = move.positions.get("")
+    def _write_run(self, db: apsw.Connection, held: Held, at: Held, before: Run | None, moves: list[Move], now: int) -> None:
+        run = moves[-1].run
+        root = next((move.positions[""] for move in reversed(moves) if "" in move.positions), None)
         values: dict[str, Json] = {"seq": at.seq, "events": at.events, "next_effect": run.next_effect, "updated_at": now}
         values |= {"driven": run.driven, "awake": run.awake}
         # what an index holds is written only where it differs: SQLite would write the index anew, which is a page more
@@ -485,7 +489,8 @@ class Store:
         if before is None or run.next_signal != before.next_signal:
             values["next_signal"] = run.next_signal
         if root is not None:
-            effect = move.effects.get(root.effect) if root.effect is not None else None
+            found = (move.effects[root.effect] for move in reversed(moves) if root.effect in move.effects)
+            effect = next(found, None) if root.effect is not None else None
             values["state"], values["visit"], values["due"] = root.state, root.visit, root.due
             if effect is not None:
                 values["attempt"] = effect.attempt

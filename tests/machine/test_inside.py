@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from inside import World, happenings, plan_of, some_states
 
 from durun.errors import NotPossible
-from durun.machine.decide import may_begin
+from durun.machine.decide import decide, may_begin
 from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, Pause, Resolve, TakeUp
-from durun.machine.model import TERMINAL, Phase, Position, Status
+from durun.machine.model import TERMINAL, Phase, Position, Status, apply
 from durun.machine.scope import inside, level, parts, path_of
 from durun.plan.check import read
+from durun.store.file import rows
 
 DO = {"start": "do", "states": {"do": {"run": ["x"], "next": "succeeded"}}}
 
@@ -206,6 +208,27 @@ def test_ten_thousand_items_that_only_pass_are_several_moves_and_no_deep_recursi
         moves += 1
     assert world.at.states["", "each"].output == list(range(10_000))
     assert 10 <= moves <= 20
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_moves_of_one_commit_are_stored_as_if_each_had_had_its_own(tmp_path: Path, status: int) -> None:
+    world = World(each(9, concurrency=3, failures="all", output="${{ index }}"), str(tmp_path))
+    assert world.store is not None
+    while world.at.run.status is Status.RUNNING:
+        at, moves = world.at.copy(), []
+        for no in world.open():
+            moves.append(decide(world.plan, at, Ended(no, status), world.moment(), world.evaluate))
+            apply(at, moves[-1])
+        before = world.held
+        world.held, _ = world.store.commit(before, world.at.run, lambda _, moves=moves: moves, world.now)
+        assert world.held.seq == before.seq + len(moves)
+        for move in moves:
+            world.took(move)
+        assert world.at == at
+        world.same(world.store.load(1))
+    events = rows(world.store.file.db, "SELECT no, kind, scope FROM history ORDER BY no")
+    assert [no for no, *_ in events] == list(range(1, len(events) + 1))
+    assert [scope for _, kind, scope in events if kind == "attempt_ended"] == [f"each[{n}]" for n in range(9)]
 
 
 # --- random histories ---
