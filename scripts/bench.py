@@ -285,10 +285,10 @@ main()
 """
 
 
-def peak_of(words: list[str], place: Place) -> tuple[int, int]:
-    """VmHWM in KiB of a driver and of its keeper, looked at while it runs."""
+def peak_of(words: list[str], place: Place) -> tuple[str, str]:
+    """Peaks in MiB of a driver and of its keeper, looked at while it runs: of all that is mapped, and of what is its own."""
     process = subprocess.Popen([DURUN, *words], env=place.env, cwd=place.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    driver = keeper = 0
+    driver = keeper = (0, 0)
     while process.poll() is None:
         driver = max(driver, high_water(process.pid))
         try:
@@ -299,7 +299,11 @@ def peak_of(words: list[str], place: Place) -> tuple[int, int]:
             if is_keeper(child):  # before it has executed it is still its driver's image
                 keeper = max(keeper, high_water(int(child)))
         time.sleep(0.02)
-    return driver, keeper
+    return mib(driver), mib(keeper)
+
+
+def mib(peak: tuple[int, int]) -> str:
+    return f"{peak[0] / 1024:.1f}, {peak[1] / 1024:.1f} its own"
 
 
 def is_keeper(pid: str) -> bool:
@@ -309,14 +313,13 @@ def is_keeper(pid: str) -> bool:
         return False
 
 
-def high_water(pid: int) -> int:
+def high_water(pid: int) -> tuple[int, int]:
+    """(VmHWM, RssAnon) in KiB. How much of a library counts to the first hangs on how its file lies in the page cache."""
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1])
-    except OSError:
-        pass
-    return 0
+        found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        return int(found["VmHWM"].split()[0]), int(found["RssAnon"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return 0, 0
 
 
 def memory() -> None:
@@ -325,12 +328,12 @@ def memory() -> None:
         return
     place = Place()
     driver, keeper = peak_of(["start", place.plan(loop(1000)), "-q"], place)
-    show("peak of a driver after start, 1,000 steps, MiB", "60", f"{driver / 1024:.1f}")
-    show("peak of its keeper, MiB", "10", f"{keeper / 1024:.1f}")
+    show("peak of a driver after start, 1,000 steps, MiB", "60", driver)
+    show("peak of its keeper, MiB", "10", keeper)
     place.gone()
     place, words = items(10_000)
     driver, keeper = peak_of(words, place)
-    show("peak of a driver of a map over 10,000 commands, and its keeper, MiB", "-", f"{driver / 1024:.1f}, {keeper / 1024:.1f}")
+    show("peak of a driver of a map over 10,000 commands, and its keeper, MiB", "-", f"{driver}; {keeper}")
     place.gone()
     place = Place()
     plain = "\n".join(f"  s{n}: {{run: [/bin/true], next: {f's{n + 1}' if n < 999 else 'succeeded'}}}" for n in range(1000))
@@ -340,7 +343,7 @@ def memory() -> None:
     db.execute("UPDATE effects SET request = replace(request, '/bin/false', '/bin/true')")
     db.close()
     driver, keeper = peak_of(["resume", "r", "-q"], place)
-    show("peak of a driver after resume, 1,000 steps without expressions, MiB", "40", f"{driver / 1024:.1f}")
+    show("peak of a driver after resume, 1,000 steps without expressions, MiB", "40", driver)
     status = json.loads(subprocess.run([DURUN, "show", "r", "--json"], env=place.env, capture_output=True, text=True).stdout)[
         "status"
     ]
