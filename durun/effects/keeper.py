@@ -573,7 +573,9 @@ def file_sum(path: bytes) -> tuple[int, int]:
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except OSError as e:
-        return (1, -1) if e.errno in (errno.EIO, *SHORT) else (-2, 0)  # something is there, and it is not the command's fault
+        return (
+            (1, -1) if e.errno in (errno.EIO, *FULL, *SHORT) else (-2, 0)
+        )  # something is there, and it is not the command's fault
     try:
         found = posix.fstat(fd)
         if found.st_mode & 0o170000 != 0o100000:
