@@ -52,9 +52,11 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
     for _ in range(3):  # a driver may come or go between the look and the act
         noted = _left_to_driver(file, no, "cancel", {"grace": ms})
         if noted:
+            _until(file, no, ended=False, seconds=ms / 1000 * 2 + 30)
+        if noted and _asked_since(file, no, seen):
             _until(file, no, ended=True, seconds=ms / 1000 * 2 + 30)
-            _while_it_undoes(file, no, seen)
-        if _is_through(file, no, noted) or _cancel_here(db, no, ms, seen):
+            _while_it_undoes(file, no)
+        if _is_through(file, no, noted, seen) or _cancel_here(db, no, ms, seen):
             break
     after = read.summary(file, no, alive_in(file.path))
     if after.reason == "not_stopped" or after.status == "cancelled":
@@ -68,15 +70,17 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
 
 
 def _asked_since(file: File, no: int, seen: int) -> bool:
-    """Whether a cancel was accepted after that row of the history."""
-    return any(e["kind"] == "cancel_asked" for e in read.history(file, no, seen))
+    """Whether the run is being cancelled, or a cancel was accepted after that row of the history."""
+    return bool(read.details(file, no)["cancel"]) or any(e["kind"] == "cancel_asked" for e in read.history(file, no, seen))
 
 
-def _is_through(file: File, no: int, noted: bool) -> bool:
-    """Whether nothing is left to do here: it has ended, or its driver has heard and cannot undo the rest without a person."""
+def _is_through(file: File, no: int, noted: bool, seen: int) -> bool:
+    """Whether nothing is left to do here: it has ended, or its driver has heard, and has refused or cannot undo the rest without
+    a person."""
     s = read.summary(file, no, alive_in(file.path))
     heard = noted and not Store(file).notes(no)
-    return s.status in read.ENDED or (heard and s.status in ("blocked", "paused", "compensating"))
+    stays = s.status in ("blocked", "paused", "compensating") or not _asked_since(file, no, seen)
+    return s.status in read.ENDED or (heard and stays)
 
 
 def _shown(file: File, no: int, json: bool) -> int:
@@ -136,11 +140,9 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
         time.sleep(0.03)
 
 
-def _while_it_undoes(file: File, no: int, seen: int) -> None:
+def _while_it_undoes(file: File, no: int) -> None:
     """Where the driver undoes what was cancelled: until it is through, or gone. An undo takes the time it takes."""
     alive = alive_in(file.path)
-    if not _asked_since(file, no, seen):
-        return  # it undoes for another reason, and has refused
     while True:
         s = read.summary(file, no, alive)
         if s.status != "compensating" or s.driver is None or not alive(s.driver):

@@ -210,3 +210,20 @@ def test_f86_nothing_is_undone_while_the_whole_file_is_held(place: Any) -> None:
     place.durun("compensate", "r", exit=4)
     assert place.show("s")["status"] == "compensated"
     assert place.lines("undone") == ["undo-a"] * 2
+
+
+def test_f86_a_cancel_that_the_driver_refuses_says_so_at_once_also_while_the_undoing_is_paused(place: Any) -> None:
+    place.plan(
+        "a: {run: 'true', compensate: {run: 'echo undo > undo; until test -e go; do sleep 0.02; done'}, next: b}\n"
+        "b: {run: exit 1, next: succeeded}",
+        head="on_error: compensate",
+    )
+    driver = place.begin("start", "plan.yaml", "--id", "r", "--wait")
+    place.there("undo")
+    pausing = place.begin("pause", "r")
+    place.until(lambda: place.show("r")["status"] == "paused", "the pause")
+    assert "compensates" in place.durun("cancel", "r", "--grace", "1h", exit=10).err
+    place.write("go", "")
+    place.end(pausing, 0)
+    place.durun("resume", "r", exit=4)
+    place.end(driver, 4)
