@@ -64,7 +64,11 @@ class World:
 
     def same(self, stored: Checkpoint) -> None:
         assert stored.positions == self.at.positions
-        assert stored.states == self.at.states
+        assert stored.states == self.at.states, [
+            (k, stored.states.get(k), self.at.states.get(k))
+            for k in {*stored.states, *self.at.states}
+            if stored.states.get(k) != self.at.states.get(k)
+        ]
         assert stored.effects == self.at.effects
         assert stored.active == self.at.active
         assert {k: set(v) for k, v in stored.within.items()} == {k: set(v) for k, v in self.at.within.items()}

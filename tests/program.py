@@ -67,6 +67,14 @@ class Program:
         found: dict[str, Any] = json.loads(self("show", run, "--json").stdout)
         return found
 
+    def seen(self, run: str) -> dict[str, Any]:
+        """A run as far as it is stored yet: nothing as long as it, or the file, is not there."""
+        found: dict[str, Any] = {}
+        if self.db.exists():
+            said = self("show", run, "--json", exit=None)
+            found = json.loads(said.stdout) if said.returncode == 0 else {}
+        return found
+
     def lines(self) -> list[str]:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
 

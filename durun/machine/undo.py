@@ -244,6 +244,8 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     """What was in doubt did happen: it is undone now."""
     assert p.effect is not None
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
+    if (row := d.row(effect.scope, effect.state)).effect == effect.no:
+        d.put_row(row._replace(has_output=effect.has_output))
     seen = {"output": output, "error": None, **p.owed.get("seen", {}), "visit": p.visit}
     around = scope.parts(p.scope)[-1].scope
     if all(d.found(part.inner) is not None for part in scope.parts(around)):

@@ -111,19 +111,7 @@ def test_a_driver_that_sits_out_what_is_held_goes_on_in_every_branch_when_it_is_
         f"start: fan\nstates:\n  fan:\n    parallel: {{branches: {{x: {branch.format('a')}, y: {branch.format('b')}}}}}\n    next: succeeded\n"
     )
     driver = durun.begin("start", "plan.yaml", "--id", "r", "--wait")
-    until(
-        lambda: (
-            durun.db.exists()
-            and len(
-                [
-                    w
-                    for w in json.loads(durun("show", "r", "--json", exit=None).stdout or "{}").get("waiting_for", [])
-                    if w["kind"] == "cwd_gone"
-                ]
-            )
-            == 2
-        )
-    )
+    until(lambda: [w["kind"] for w in durun.seen("r").get("waiting_for", [])] == ["cwd_gone"] * 2)
     (durun.folder / "sub").mkdir()
     durun("resume", "r")
     assert driver.wait(60) == 0

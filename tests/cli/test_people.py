@@ -189,7 +189,7 @@ def test_a_driver_that_lives_goes_on_at_once_with_what_was_said(durun: Program) 
         )
     )
     driver = durun.begin("start", "plan.yaml", "--id", "r")
-    until(lambda: durun.db.exists() and '"begin"' in durun("show", "r", "--json", exit=None).stdout)
+    until(lambda: any(e["status"] == "begin" for e in durun.seen("r").get("effects", [])))
     assert "its driver goes on" in durun("signal", "r", "go", "--data", '{"n": 1}').stderr
     (durun.folder / "gate").touch()
     assert driver.wait(60) == 0

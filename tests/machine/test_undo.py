@@ -540,18 +540,20 @@ def what_may_come(world: Undoing, *, late: bool) -> list[Any]:
     for no in world.open():
         effect = world.at.effects[no]
         ends = (
-            [Ended(no, 0, stdout=b"")] * 3 if late else [Ended(no, 0), Ended(no, 1), Lost(no, "killed"), Ended(no, -2, "leaving")]
+            [Ended(no, 0, stdout=b"yes")] * 3
+            if late
+            else [Ended(no, 0), Ended(no, 1), Lost(no, "killed"), Ended(no, -2, "leaving")]
         )
         found += ends if late or effect.kind == "probe" else [*ends, CouldNotStart(no, 2, "secret", why="missing")]
     for p in world.at.positions.values():
         path = path_of(p.scope, p.state)
         match p.phase:
             case Phase.DOUBT if p.settling:
-                found += [Resolve("happened"), Resolve("fail")]
+                found += [Resolve("happened", output="yes", has_output=True), Resolve("fail")]
             case Phase.DOUBT if run.undoing is not None:
                 found += [Resolve("undone"), Resolve("retry")]
             case Phase.DOUBT:
-                found += [Resolve("happened", path), Resolve("fail", path)]
+                found += [Resolve("happened", path, output="yes", has_output=True), Resolve("fail", path)]
             case _ if run.status is Status.PAUSED:
                 pass
             case Phase.READY:

@@ -329,7 +329,7 @@ def test_killed_again_and_again_at_whatever_moment_it_comes_to_one_end(trip: Tri
         driver = trip.durun.begin("resume", "r", "-q")
     said = driver.communicate()[1]
     assert driver.returncode == 4, said
-    assert lives >= 5
+    assert lives >= 3  # where a death falls between two answers, two are heard by the next
     assert trip.service.made() == PAID and not trip.service.holds()
 
 
