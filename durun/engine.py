@@ -50,6 +50,10 @@ from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
 from durun.store.runs import Held, Judged, Note, Store
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # it comes with a plan that leaves something to be delivered
+    from durun.messages import Delivery
+
 Json = Any
 
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
@@ -127,6 +131,8 @@ class Engine:
         self.stuck = STUCK
         self._stop_by: dict[int, float] = {}  # effect -> when a cancel has waited long enough for its end
         self._signed: int | None = None
+        self._cancelled: Json = None  # the cancel that what is being delivered was told of
+        self.delivery: Delivery | None = None  # of what the run leaves to be delivered, where its plan does
 
     # --- moves ---
 
@@ -201,6 +207,25 @@ class Engine:
 
     # --- the loop ---
 
+    def _deliver(self) -> None:
+        """Begins what is due of what the run has left to be delivered."""
+        if self.delivery is None or self.hold or self.signals.told or self._paused():
+            return
+        cancel = self.at.run.cancel
+        if cancel is not None and not stopping.is_over(self.at.run) and self._cancelled != cancel:
+            self._cancelled = cancel
+            self.delivery.stop(int(cancel.get("grace", stopping.GRACE)))
+        self.delivery.begin()
+
+    def _told_of(self, events: list[Happening]) -> list[Happening]:
+        """What has happened to the run itself; what became of its messages is stored apart."""
+        if self.delivery is None:
+            return events
+        for event in [e for e in events if self.delivery.has(e)]:
+            self.delivery.heard(event)
+            events = [e for e in events if e is not event]
+        return events
+
     def recover(self) -> None:
         """Finds out what became of the intents that were to begin when the driver before went away."""
         assert self.performer is not None
@@ -244,13 +269,19 @@ class Engine:
         while True:
             self._sign()
             self.tick()
+            self._deliver()
             if self.signals.told:
                 if self._leave():
                     return
                 continue
             if self._does_not_stop():
                 return
-            if self.at.run.status in TERMINAL or (self._paused() and not self.performer.busy and not sit):
+            if self.at.run.status in TERMINAL:
+                if self.delivery is None or not self.delivery.busy:
+                    return
+                self._wait(None)  # what is being delivered is seen to before its driver leaves
+                continue
+            if self._paused() and not self.performer.busy and not sit:
                 return
             if self._go():
                 continue
@@ -374,10 +405,10 @@ class Engine:
         over = self._over_in()
         soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
         timeout = max(0.0, soon) / 1000
-        events = self.performer.receive(timeout, self.signals.wake)
+        events = self._told_of(self.performer.receive(timeout, self.signals.wake))
         if events:
             self.move(*map(self._listened, events))
-        if not events and self._notes():
+        if not events and self.at.run.status not in TERMINAL and self._notes():
             self.move()
 
     def _listened(self, event: Happening) -> Happening:
@@ -411,7 +442,7 @@ class Engine:
     def _hear(self) -> None:
         """Commits what has ended while durun leaves, each end on its own; or what others left in the inbox."""
         assert self.performer is not None
-        events = self.performer.receive(TICK, self.signals.wake)
+        events = self._told_of(self.performer.receive(TICK, self.signals.wake))
         for event in events:
             self.move(event)
         if not events and self._notes():

@@ -22,9 +22,10 @@ MAY = {
     "store": {"errors", "plan", "machine"},
     "effects": {"errors", "plan", "machine"},
     "outbox": {"errors", "plan", "machine", "store", "effects"},
-    "engine": {"errors", "plan", "machine", "store", "effects", "outbox"},
+    "messages": {"errors", "plan", "machine", "store", "effects", "outbox"},
+    "engine": {"errors", "plan", "machine", "store", "effects", "outbox", "messages"},
     "render": {"errors", "plan", "machine", "store"},
-    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "engine", "render"},
+    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine", "render"},
 }
 DOORS = {
     "apsw": ("store",),

@@ -256,6 +256,7 @@ def test_every_key_a_plan_may_have_is_documented() -> None:
         model.Branch,
         model.Child,
         model.Compensation,
+        model.Notify,
     ):
         assert keys(shape) <= said, (shape, keys(shape) - said)
 

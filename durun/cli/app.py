@@ -58,6 +58,7 @@ HELP = {
     "error": "The wait ends with this error, a name of your own.",
     "message": "With --error: what it says.",
     "alive": "No word yet, but a sign of life: the wait's silence begins anew.",
+    "new_key": "With another idempotency key: a deliberate repeat, another act to the far side.",
     "dedupe": "A mark of your own: a signal of this name that was sent with it before is dropped.",
 }
 
@@ -66,12 +67,16 @@ def build() -> typer.Typer:
     """The whole command line."""
     plain: Any = {"no_args_is_help": True, "pretty_exceptions_enable": False}  # a fault of ours is one line, as everywhere
     app = typer.Typer(help="A run manager that makes long work durable.", add_completion=True, **plain)
-    database = typer.Typer(help="The database file.", **plain)
+    groups = {
+        "db": typer.Typer(help="The database file.", **plain),
+        "outbox": typer.Typer(help="What runs have left to be delivered.", **plain),
+    }
     for name in COMMANDS:
         act = function(name)
-        group, word = (database, name.split()[1]) if name.startswith("db ") else (app, name)
+        group, word = (groups[name.split()[0]], name.split()[1]) if " " in name else (app, name)
         group.command(word, help=(act.__doc__ or "").strip())(_for_typer(act))
-    app.add_typer(database, name="db")
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
 
     @app.callback()
     def root(version: Annotated[bool, typer.Option("--version", help="The version of durun.")] = False) -> None:

@@ -55,7 +55,10 @@ def serve(path: str, *, quiet: bool) -> int:
             no, d.quiet, d.due = asked.pop("no"), asked.pop("quiet"), None
             d.name = f"{read.summary(d.file, no, d.alive).id}: "
             try:
-                code = d.go_on(no, json=False, **asked)
+                if asked["take_up"] == "deliver":
+                    code = 9 if d.deliver(no) else 0
+                else:
+                    code = d.go_on(no, json=False, **asked)
             except StoreUnusable:
                 raise
             except Refusal as e:

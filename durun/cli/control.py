@@ -91,6 +91,8 @@ def _shown(file: File, no: int, json: bool) -> int:
         out_json(doc)
     doubts = [e["path"] for e in doc["effects"] if e["status"] in ("in_doubt", "not_certain")]
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
+    if doc["messages"]:
+        say(f"{len(doc['messages'])} of its messages are left to be delivered: `durun outbox deliver {doc['id']}`")
     return exit_of(doc["status"])
 
 

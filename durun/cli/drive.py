@@ -17,7 +17,7 @@ from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused,
 from durun.errors import Held as HeldByAnother
 from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
-from durun.plan.canonical import Plan, has_requests, pinned_names, states_of
+from durun.plan.canonical import Plan, has_messages, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.plan.names import RUN_ID
 from durun.store import read
@@ -27,6 +27,7 @@ from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, S
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
     from durun.cli.live import Live
+    from durun.messages import Delivery
 
 Json = Any
 
@@ -414,6 +415,8 @@ class DriverProcess:
         summary = read.summary(self.file, no, self.alive)
         if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
+            if no in read.undelivered(self.file):
+                self.deliver(no)
             return self._show(no, json=json)
         if start_at is None and self._is_sat_out(summary):
             code = self._wake(summary, json=json)
@@ -504,7 +507,13 @@ class DriverProcess:
         engine = Engine(self.store, self._deliverer, self.world, plan, evaluate, held, at)
         engine.signals = self.signals
         engine.watch = self._say_move
+        if has_messages(plan):
+            engine.delivery = self._delivery(held.no, at.run)
         return engine
+
+    def _tell(self, line: str) -> None:
+        if not self.quiet:
+            self._say(self.name + line)
 
     def _say_move(self, _: Checkpoint, move: Move) -> None:
         if self.quiet:
@@ -556,8 +565,43 @@ class DriverProcess:
             way = "" if self.signals.background else " (`kill -CONT`)"
             say(f"a command of run {id} has not ended: `durun resume {id}` waits for it; its keeper is {keeper}{way}")
 
+    def deliver(self, no: int) -> int:
+        """Delivers what is due of a run's messages, whoever drives it. How many were given up."""
+        from durun.messages import deliver
+        from durun.outbox import Deliverer
+
+        pinned = self.store.pinned(no)
+        refuse_stranded(pinned)
+        preload(pinned.plan)
+        self._deliverer = Deliverer(self.commands, no, pinned, self.file.path, new_place, self.world.boot)
+        delivery = self._delivery(no, self.store.load(no).run)
+        self.keep = True
+        deliver(delivery, self._deliverer, lambda: self.signals.told, self.signals.wake)
+        self.keep, self.commands = self._deliverer.busy, self._deliverer.commands
+        return delivery.given_up
+
+    def _delivery(self, no: int, run: Run) -> Delivery:
+        from durun.messages import Delivery
+        from durun.store.messages import Messages
+
+        messages = Messages(self.file, self.store.effect)
+        return Delivery(messages, no, run, self._deliverer, self._moment, self.identity.place, self.alive, self._tell)
+
+    def _undelivered(self, engine: Engine) -> None:
+        """Says what of the run is still to be delivered."""
+        if engine.delivery is None or self.quiet:
+            return
+        from durun.store.messages import counted
+
+        found, id = counted(self.file, engine.held.no), engine.at.run.id
+        if found["waiting"]:
+            self._tell(f"{found['waiting']} of its messages are left to be delivered: `durun outbox deliver {id}`")
+        if found["dead"]:
+            self._tell(f"{found['dead']} of its messages could not be delivered, and were given up: `durun outbox ls {id}`")
+
     def _end(self, engine: Engine, *, json: bool) -> int:
         self.let_go(engine)
+        self._undelivered(engine)
         code = self._show(engine.held.no, json=json)
         ended = engine.at.run.status in TERMINAL
         return self.signals.exit if self.signals.told and not ended else code

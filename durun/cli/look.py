@@ -38,15 +38,21 @@ def ls(
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
     from durun.cli.common import where
 
-    lines, hold = [], None
+    lines, hold, open_ = [], None, dict[int, tuple[int, int]]()
     if os.path.exists(where(db)):
         file = opened(db)
         hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
+        open_ = read.undelivered(file)
     if json:
         from durun.render.document import line
 
-        _json({"runs": [line(s) for s in lines], "held": None if hold is None else {"since": hold.since, "by": hold.by}})
+        _json(
+            {
+                "runs": [line(s, open_.get(s.no, (0, 0))) for s in lines],
+                "held": None if hold is None else {"since": hold.since, "by": hold.by},
+            }
+        )
     elif quiet:
         print("".join(f"{s.id}\n" for s in lines), end="")
     elif lines:
@@ -60,6 +66,8 @@ def ls(
             print(table(found))
     else:
         say("no runs")
+    if not quiet and not json and (dead := sum(gone for _, gone in open_.values())):
+        say(f"{dead} messages could not be delivered, and were given up: `durun outbox ls`")
     if hold is not None and not quiet and not json:
         say(f"all runs are held since {hold.since} by {hold.by}: `durun resume --all` lets them go on")
     return 0

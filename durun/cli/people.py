@@ -78,6 +78,8 @@ def inbox(*, json: bool = False, db: str | None = None) -> int:
     if os.path.exists(where(db)):
         file = opened(db)
         items = [item for s, d in read.for_people(file, alive_in(file.path)) for item in render.inbox(s, d)]
+        dead = [render.message(m) for m in read.messages(file) if m["status"] == "dead"]
+        items += [render.dead_letter(m, read.summary(file, read.number(file, m["run"]), alive_in(file.path))) for m in dead]
     if json:
         out_json({"inbox": items})
     elif items:

@@ -23,6 +23,7 @@ COMMANDS = {
     "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
     "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
+    "outbox ls": "outbox", "outbox show": "outbox", "outbox deliver": "outbox", "outbox retry": "outbox", "outbox drop": "outbox",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
 at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended
@@ -43,7 +44,7 @@ def run(argv: list[str]) -> int:
     break a library, and everything here survives a kill.
     """
     prepare()
-    name = " ".join(argv[:2]) if argv[:1] == ["db"] else argv[0] if argv else ""
+    name = " ".join(argv[:2]) if argv[:1] in (["db"], ["outbox"]) else argv[0] if argv else ""
     if name in COMMANDS:
         act = function(name)
         given = read(act, argv[len(name.split()) :])

@@ -38,6 +38,11 @@ def held_or_due(file: File) -> list[tuple[int, str]]:
     return [(s.no, "held") for s in found]
 
 
+def deliver(file: File, chosen: list[int], *, concurrency: int, quiet: bool) -> list[int]:
+    """Delivers the messages of runs, so many runs at once. The exit code of each: 9 where something was given up."""
+    return drive(file, [(no, "deliver") for no in chosen], no_wait=True, concurrency=concurrency, quiet=quiet)
+
+
 def drive(file: File, chosen: list[tuple[int, str]], *, no_wait: bool, concurrency: int, quiet: bool) -> list[int]:
     """Drives runs, so many at once. The exit code of each."""
     from durun.cli.drive import hearing

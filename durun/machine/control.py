@@ -24,6 +24,7 @@ def cancel(d: Draft, event: Cancel) -> None:
         d.tell("cancel_asked", None, None, by=event.by)
     then = {"then": "compensate"} if event.compensate or (run.cancel or {}).get("then") else {}
     d.set_run(cancel={"grace": event.grace, "by": event.by, "at": d.moment.now, **then})
+    d.move.withdraw = True
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
     begun = [p for p in d.positions() if doubt.under_way(d, p)]

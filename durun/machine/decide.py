@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import asks, clock, control, doubt, request, signals, stopping, undo, walk
+from durun.machine import asks, clock, control, doubt, message, request, signals, stopping, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
     Alive,
@@ -73,6 +73,7 @@ def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause
     d.settle_status()
     if pause is not None and d.run.status not in TERMINAL:
         control.pause(d, pause)
+    message.notify(d)
     clock.settle(d)
     return d.move
 
@@ -117,6 +118,7 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
     walk.run_on(d)
     d.settle_status()
     signals.left_over(d)
+    message.notify(d)
     clock.settle(d)
     return d.move
 

@@ -25,6 +25,7 @@ __all__ = [
     "Effect",
     "Event",
     "Item",
+    "Message",
     "Move",
     "Phase",
     "Position",
@@ -42,7 +43,7 @@ KINDS = (
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
     "undone", "undo_failed", "undo_not_needed", "compensated", "asked", "answered", "listening", "signal", "taken", "signals_left",
-    "time_over",
+    "time_over", "told", "not_told",
 )  # fmt: skip
 
 
@@ -193,6 +194,32 @@ class Undo(NamedTuple):
     error: str = ""  # why it could not be rendered
 
 
+DELIVERED = "delivered"
+
+
+class Message(NamedTuple):
+    """An effect that its run does not wait for. status: waiting | sending | delivered | dead | dropped | withdrawn"""
+
+    effect: int
+    status: str = "waiting"
+    ordered: bool = True  # False: it waits for no other, and holds none back
+    policy: Json = None  # {retry, idempotent, expect}: how a delivery counts, and whether it is tried again
+    probe: Json = None  # {request, yes, no}, rendered with the intent
+    undo: Json = None  # the undo that is owed once it is delivered, rendered with the intent
+    due: int | None = None  # waiting: UTC ms,
+    length: int | None = None  # with the delay that was asked for,
+    boot: str | None = None  # the boot in which that was,
+    clock: int | None = None  # and the reading of its clock; sending: when it was begun
+    failures: tuple[int, ...] = ()  # for each rule, those it has matched
+    doubts: int = 0
+    elapsed: int = 0  # ms of delays and attempts so far
+    probes: int = 0  # how often its probe was asked
+    asking: bool = False  # sending: it is the probe that is under way
+    unsure: bool = False  # an earlier attempt may have happened
+    moved: bool = False  # the attempt that was counted has certainly not begun
+    note: str = ""  # why a person dropped it
+
+
 class Sent(NamedTuple):
     """A signal that was sent to the run. `taken` is the scope, state and visit of the wait that took it."""
 
@@ -313,8 +340,8 @@ class Move:
     """One decision: the rows that change, the intents to begin, the commands to stop, and what history says of it."""
 
     __slots__ = (
-        "answers", "begin", "effects", "fresh", "gone", "history", "items", "owed_again", "positions", "run", "said", "signals",
-        "states", "stop", "undo_status", "undos",
+        "answers", "begin", "effects", "fresh", "gone", "history", "items", "messages", "owed_again", "positions", "run", "said",
+        "signals", "states", "stop", "undo_status", "undos", "withdraw",
     )  # fmt: skip
 
     def __init__(self, run: Run, history: list[Event] | None = None) -> None:
@@ -329,6 +356,8 @@ class Move:
         self.undo_status: dict[int, tuple[str, int | None]] = {}  # effect -> (status, the effect that undid it)
         self.owed_again = False  # undos that failed are owed again
         self.signals: dict[int, Sent] = {}
+        self.messages: dict[int, Message] = {}
+        self.withdraw = False  # messages that were not begun are withdrawn
         self.answers: list[Answered] = []
         self.history = [] if history is None else history
         self.begin: list[int] = []

@@ -46,7 +46,7 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
     key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
     if word in state["compensate"]["after"]:
         names = d.names(p.scope, visit=p.visit, output=output, error=error)
-        d.put_undo(_rendered(d, state, effect, key, names))
+        d.put_undo(rendered(d, state, effect, key, names))
     elif word == "failed":
         d.put_undo(Undo(effect.no, "not_needed", key=key))
     else:
@@ -65,11 +65,11 @@ def _for_later(d: Draft, p: Position, effect: Effect, key: str, error: Json) -> 
             later["probe"] = walk.render(d, state["probe"], names, capture="output" in state)
         except ExpressionError as e:
             later["why"] = str(e)
-    made = _rendered(d, state, effect, key, {**names, "output": None})
+    made = rendered(d, state, effect, key, {**names, "output": None})
     return {**later, "undo": made.request} if made.request is not None else later
 
 
-def _rendered(d: Draft, state: State, effect: Effect, key: str, names: Mapping[str, Json]) -> Undo:
+def rendered(d: Draft, state: State, effect: Effect, key: str, names: Mapping[str, Json]) -> Undo:
     undo, names = state["compensate"], {**names, "key": key, "undo_key": effect.key}
     try:
         if "if" in undo and not d.evaluate.condition(undo["if"], names):
@@ -124,6 +124,7 @@ def turns_back(run: Run, *, force: bool) -> None:
 def begin(d: Draft, by: str) -> None:
     """From here on the run only undoes."""
     doubt.withdraw(d)
+    d.move.withdraw = True
     d.todo.clear()
     paused = d.run.status is Status.PAUSED  # nothing is undone before somebody resumes it
     status, reason = (Status.PAUSED, d.run.reason) if paused else (Status.COMPENSATING, None)
@@ -250,7 +251,7 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     around = scope.parts(p.scope)[-1].scope
     if all(d.found(part.inner) is not None for part in scope.parts(around)):
         seen = {**d.names(around), **seen}
-    undo = _rendered(d, original(d, p), effect, p.owed["key"], seen)
+    undo = rendered(d, original(d, p), effect, p.owed["key"], seen)
     if undo.status == "not_needed":
         return not_needed(d, p)
     if undo.request is None and p.owed.get("undo") is not None:

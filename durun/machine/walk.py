@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import asks, clock, doubt, fan, poll, request, retry, secrets, signals, stopping, undo
+from durun.machine import asks, clock, doubt, fan, message, poll, request, retry, secrets, signals, stopping, undo
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft, Names, reason_of
 from durun.machine.events import CouldNotStart, Ended
@@ -188,6 +188,11 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
     frozen = render(d, state["act"], names, capture="output" in state)
+    if state.get("background"):
+        try:
+            return message.leave_behind(d, p, state, key, frozen)
+        except AssignError as e:
+            return failed(d, p, e.name, e.message)
     stands = p._replace(target=None, failures=(0,) * len(state.get("retry", [])))
     if "poll" in state:
         stands = poll.begin(d, stands)  # what may not be worked out comes before the intent: none is left behind
@@ -380,7 +385,7 @@ def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None 
             return done_but(d, p, e.name, e.message)
     undo.learnt(d, p, DONE, output=output)
     undo.passed(d, p)
-    return _left(d, p, d.state(p)["next"], changed, effect=effect.no)
+    return left(d, p, d.state(p)["next"], changed, effect=effect.no)
 
 
 def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:
@@ -392,7 +397,7 @@ def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | Non
     except AssignError as e:
         d.put_row(before)
         return failed(d, p, e.name, e.message)
-    return _left(d, p, target if target is not None else state["next"], changed)
+    return left(d, p, target if target is not None else state["next"], changed)
 
 
 def ended(before: StateRow, p: Position, **how: Json) -> StateRow:
@@ -400,7 +405,7 @@ def ended(before: StateRow, p: Position, **how: Json) -> StateRow:
     return StateRow(p.scope, p.state, p.visit, True, peak=before.peak, child=before.child, **how)
 
 
-def _left(d: Draft, p: Position, to: str, changed: dict[str, Json], **more: Json) -> str:
+def left(d: Draft, p: Position, to: str, changed: dict[str, Json], **more: Json) -> str:
     d.tell("left", p, None, next=to, vars=changed, **more)
     return to
 

@@ -189,6 +189,7 @@ class State(TypedDict):
     plan: NotRequired[Child]  # plan
     compensate: NotRequired[Json]  # run, http: a state of its own, with `after` and perhaps `if`
     pivot: NotRequired[bool]  # run, http
+    background: NotRequired[bool]  # run, http: its intent is recorded, and the run goes on
 
 
 class Input(TypedDict):
@@ -209,6 +210,16 @@ class Secret(TypedDict):
     run: NotRequired[Json]
 
 
+class Notify(TypedDict):
+    """Whom a run tells of what becomes of it. Beside these it has the keys of a state that acts."""
+
+    on: list[Literal["approval", "signal", "blocked", "succeeded", "failed", "cancelled", "compensated"]]
+    kind: Literal["run", "http"]
+    act: Any  # Act, Request
+    retry: list[Rule]
+    expect: NotRequired[list[int]]
+
+
 class Plan(TypedDict):
     durun: int
     name: str
@@ -223,6 +234,7 @@ class Plan(TypedDict):
     output: NotRequired[Template]
     on_error: NotRequired[Literal["compensate"]]
     on_cancel: NotRequired[Literal["compensate"]]
+    notify: NotRequired[list[Notify]]
     start: str
     states: dict[str, State]
 
@@ -240,7 +252,13 @@ def states_of(plan: Plan) -> Iterator[State]:
 
 def has_requests(plan: Plan) -> bool:
     """Whether anything that a plan may do is a request."""
-    return any(_requests(state) or _requests(state.get("compensate", {})) for state in states_of(plan))
+    told: list[Json] = [*plan.get("notify", [])]
+    return any(map(_requests, told)) or any(_requests(state) or _requests(state.get("compensate", {})) for state in states_of(plan))
+
+
+def has_messages(plan: Plan) -> bool:
+    """Whether a run of it may leave something behind that is still to be delivered."""
+    return "notify" in plan or any("background" in state for state in states_of(plan))
 
 
 def _requests(state: Json) -> bool:

@@ -35,6 +35,7 @@ from durun.plan.references import (
 Json = Any
 Where = tuple[str | int, ...]
 
+NOT_KNOWN = "when the run goes on it has not happened yet"
 Child = Plan | str  # a plan that is called, or why it cannot be
 
 __all__ = ["Child", "Found", "called", "read"]
@@ -70,6 +71,7 @@ def _read(
         *_names(data),
         *numbers,
         *_children(data, children),
+        *_of_notify(data),
         *targets(data),
         *reach(data),
         *schemas(data),
@@ -245,7 +247,7 @@ SHAPES: dict[str, type[model.Shape]] = {
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
     "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
     "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf,
-    "approval": model.Approval, "options": model.Option,
+    "approval": model.Approval, "options": model.Option, "notify": model.Notify,
 }  # fmt: skip
 
 
@@ -309,6 +311,7 @@ def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: d
         yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
     if kind in ("run", "http"):
         yield from _of_effect(where, state, data)
+        yield from _of_background(where, state, data)
         yield from _of_compensation((*where, "compensate"), state.get("compensate"))
     if kind == "choice":
         yield from _of_choice(where, state)
@@ -348,6 +351,30 @@ def _of_effect(where: Where, state: dict[str, Json], data: dict[str, Json]) -> I
         yield Found((*where, "poll"), "a poll repeats its effect: it must be `idempotent`, or have a `probe`", key=True)
     if "retry" in state:
         yield Found((*where, "retry"), "a poll has no `retry` of its own: a round that fails counts as not yet", key=True)
+
+
+def _of_background(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
+    """What the run does not wait for can give it nothing, and is sent again where nobody knows."""
+    if not state.get("background"):
+        return
+    asked = http.may_be_repeated(state.get("http"))
+    if not state.get("idempotent", mapping(data.get("defaults")).get("idempotent", asked)) and "probe" not in state:
+        said = "in the background an effect may be delivered again: it must be `idempotent`, or have a `probe`"
+        yield Found((*where, "background"), said, key=True)
+    for word, why in (("output", "the run does not wait for it"), ("poll", "nobody waits for its answer"), ("pivot", NOT_KNOWN)):
+        if word in state:
+            yield Found((*where, word), f"`{word}` says nothing in the background: {why}", key=True)
+
+
+def _of_notify(data: dict[str, Json]) -> Iterator[Found]:
+    for n, given in enumerate(items(data.get("notify"))):
+        at, kinds = ("notify", n), [kind for kind in ("run", "http") if kind in mapping(given)]
+        if isinstance(given, dict) and len(kinds) != 1:
+            yield Found(at, "whoever is told is told by one command or one request: `run` or `http`", key=True)
+        yield from (Found(*fault) for fault in http.faults((*at, "http"), mapping(given).get("http")))
+        yield from _variables((*at, "env"), mapping(given).get("env"))
+        if isinstance(mapping(given).get("run"), list) and "shell" in mapping(given):
+            yield Found((*at, "shell"), "`shell` says nothing to a list: it is begun without a shell", key=True)
 
 
 def _of_compensation(at: Where, given: Json) -> Iterator[Found]:
@@ -486,6 +513,9 @@ def _unheard(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[F
             if isinstance(child, dict) and word in child and data.get(word) != "compensate":
                 said = f"`{word}: compensate` of {file} is not heard where it is called: what it did is undone with the whole run"
                 yield Found((*at, "plan", "file"), f"{said}, by this plan's own `{word}` or `durun compensate`")
+        if isinstance(child, dict) and "notify" in child:
+            said = f"`notify` of {file} is not heard where it is called: this plan's own tells of the whole run"
+            yield Found((*at, "plan", "file"), said)
 
 
 def _warnings(data: dict[str, Json]) -> Iterator[Found]:

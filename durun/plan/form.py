@@ -42,6 +42,8 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
         plan["vars_schema"] = shaped.vars_schema
     if "output" in shaped.model_fields_set:
         plan["output"] = shaped.output
+    if shaped.notify:
+        plan["notify"] = [_notify(n, shaped.defaults) for n in shaped.notify]
     plan["version"] = shaped.version if shaped.version is not None else digest(plan)[:12]
     return plan  # type: ignore[return-value]
 
@@ -152,7 +154,7 @@ def _given(shape: model.Shape) -> dict[str, Json]:
     return {name: getattr(shape, name) for name in sorted(shape.model_fields_set)}
 
 
-Acting = model.State | model.Compensation
+Acting = model.State | model.Compensation | model.Notify
 
 
 def _run(state: Acting, defaults: model.Defaults) -> dict[str, Json]:
@@ -195,6 +197,8 @@ def _effect(state: Acting, defaults: model.Defaults, repeatable: bool) -> dict[s
         out["compensate"] = _compensation(state.compensate, defaults)
     if isinstance(state, model.State) and state.pivot:
         out["pivot"] = True
+    if isinstance(state, model.State) and state.background:
+        out["background"] = True
     return out
 
 
@@ -212,6 +216,12 @@ def _compensation(given: model.Compensation, defaults: model.Defaults) -> dict[s
     if given.if_ is not None:
         out["if"] = given.if_
     return out | (_http(given, defaults) if kind == "http" else _run(given, defaults))
+
+
+def _notify(given: model.Notify, defaults: model.Defaults) -> dict[str, Json]:
+    """What is sent when one of these comes, as a state that nothing leads from."""
+    kind = "http" if given.http is not None else "run"
+    return {"on": list(given.on), "kind": kind, **(_http(given, defaults) if kind == "http" else _run(given, defaults))}
 
 
 def _secret(given: model.SecretOf) -> dict[str, Json]:

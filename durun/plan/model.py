@@ -37,10 +37,10 @@ LATER_KINDS: tuple[str, ...] = ()
 EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
-        "limits", "group", "notify", "migrations", "on_drift", "affinity",
+        "limits", "group", "migrations", "on_drift", "affinity",
     ),
     "state": (
-        *LATER_KINDS, "background", "limit",
+        *LATER_KINDS, "limit",
     ),
     "pins": ("files", "tools"),
     "probe": (),
@@ -539,6 +539,31 @@ class State(Shape):
     plan: Maybe[Child] = None
     compensate: Maybe[Compensation] = None
     pivot: StrictBool = False
+    background: StrictBool = False
+
+
+MOMENTS = Literal["approval", "signal", "blocked", "succeeded", "failed", "cancelled", "compensated"]
+
+
+class Notify(Shape):
+    """Whom a run tells of what becomes of it: one command or request, sent in the background."""
+
+    on: Annotated[list[MOMENTS], BeforeValidator(_a_list), Field(min_length=1)]
+    run: Command = None
+    http: Maybe[Http] = None
+    shell: Maybe[Shell] = None
+    timeout: Maybe[Limit] = None
+    retry: Maybe[Rules] = None
+    idempotency_header: Maybe[Header] = None
+    env: Env = {}
+    cwd: Maybe[Filled] = None
+    stdin: Json = None
+    expect: Maybe[Codes] = None
+    idempotent: ClassVar[bool] = True
+    key: ClassVar[None] = None
+    poll: ClassVar[None] = None
+    output: ClassVar[None] = None
+    probe: ClassVar[None] = None
 
 
 class Defaults(Shape):
@@ -609,6 +634,7 @@ class Plan(Shape):
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
     defaults: Defaults = Field(default_factory=Defaults)
+    notify: list[Notify] = []
     output: Json = None
     start: Text
     states: Annotated[dict[str, State], Field(min_length=1)]
@@ -634,11 +660,11 @@ def shaped(data: dict[str, Json]) -> Plan:
 FITS = {
     "run": {
         "run", "timeout", "heartbeat", "retry", "idempotent", "key", "probe", "output", "env", "cwd", "stdin", "expect",
-        "shell", "poll", "next", "catch", "assign", "compensate", "pivot",
+        "shell", "poll", "next", "catch", "assign", "compensate", "pivot", "background",
     },
     "http": {
         "http", "timeout", "retry", "idempotent", "key", "probe", "poll", "idempotency_header", "next", "catch", "assign",
-        "compensate", "pivot",
+        "compensate", "pivot", "background",
     },
     "wait": {"wait", "timeout", "next", "catch", "assign"},
     "approval": {"approval", "timeout", "next", "catch", "assign"},

@@ -266,6 +266,7 @@ def _places(data: dict[str, Json]) -> Iterator[Place]:
             for word in ("env", "cwd", "timeout", "heartbeat"):
                 given = mapping(data.get("defaults")).get(word)
                 yield Place(("defaults", word), given, ACTING, None, level, secrets=word == "env")
+            yield from _notified(level)
         more = INSIDE if any(around.kind == "item" for around in level.around()) else frozenset()
         yield Place((*level.where, "output"), level.data.get("output"), ROOTS | more, "succeeded", level)
         for name, state in level.states.items():
@@ -274,6 +275,14 @@ def _places(data: dict[str, Json]) -> Iterator[Place]:
                 yield Place(path, value, names | more, name, level, secrets=secrets)
             for path, value, names, bare in _places_of(level.at(name), state):
                 yield Place(path, value, names | more, name, level, bare)
+
+
+def _notified(level: Level) -> Iterator[Place]:
+    """What whoever is told of a run is told."""
+    for n, given in enumerate(items(level.data.get("notify"))):
+        for path, value, _ in _acts_of(("notify", n), mapping(given)):
+            if "probe" not in path and "compensate" not in path:
+                yield Place(path, value, ROOTS, None, level, secrets=path[-1] in SECRET_WORDS or path[-2] == "http")
 
 
 def acts(at: Where, state: dict[str, Json]) -> Iterator[tuple[Where, dict[str, Json], frozenset[str]]]:

@@ -22,12 +22,12 @@ def path_of(scope: str, state: str | None) -> str | None:
     return f"{scope}{state}" if scope.endswith(("/", "~")) else f"{scope}.{state}"
 
 
-def line(s: Summary) -> dict[str, Json]:
+def line(s: Summary, undelivered: tuple[int, int] = (0, 0)) -> dict[str, Json]:
     """A run in `ls --json`."""
     return {
         "id": s.id, "plan": s.name, "version": s.version, "status": s.status, "reason": s.reason, "state": s.state,
         "visit": s.visit, "attempt": s.attempt, "due": when(s.due), "created_at": when(s.created_at),
-        "updated_at": when(s.updated_at), "ended_at": when(s.ended_at),
+        "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "undelivered": undelivered[0], "dead": undelivered[1],
     }  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [_effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
+        "messages": [message(m) for m in d["messages"]],
         "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
         "driver": {"place": s.driver, "alive": alive} if s.driver else None,
     }  # fmt: skip
@@ -147,6 +148,14 @@ def inbox(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     return [{"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **w} for w in wanted]
 
 
+def dead_letter(m: dict[str, Json], s: Summary) -> dict[str, Json]:
+    """A message that was given up, as `inbox --json` has it."""
+    error = m["error"] or {}
+    said = f"{m['path']} could not be delivered: {error.get('name', '')}"
+    wanted = _wanted(m["path"], "dead_letter", m["message"], said, None, str(m["command"]))
+    return {"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **wanted}
+
+
 def _wanted(path: Json, kind: str, name: Json, message: str, until: int | None, command: str) -> dict[str, Json]:
     return {"path": path, "kind": kind, "name": name, "message": message, "until": when(until), "command": command}
 
@@ -170,6 +179,22 @@ def _undo(u: dict[str, Json]) -> dict[str, Json]:
     return {
         "effect": u["effect"], "path": path_of(u["scope"], u["state"]), "visit": u["visit"], "status": u["status"], "key": u["key"],
         "error": u["error"], "by": u["by"],
+    }  # fmt: skip
+
+
+def message(m: dict[str, Json]) -> dict[str, Json]:
+    """What is left to be delivered, as `outbox ls --json` and `show --json` have it."""
+    name = f"{m['run']}:{m['effect']}"
+    behind = None if m["behind"] is None else f"{m['run']}:{m['behind']}"
+    ways = {
+        "dead": f"durun outbox retry {name} | durun outbox drop {name}",
+        "waiting": None if behind else f"durun outbox deliver {m['run']}",
+    }
+    return {
+        "message": name, "run": m["run"], "effect": m["effect"], "path": path_of(m["scope"], m["state"]), "kind": m["kind"],
+        "status": m["status"], "attempt": m["attempt"], "due": when(m["due"]), "key": m["key"], "error": m["error"],
+        "intended_at": when(m["intended_at"]), "ended_at": when(m["ended_at"]), "note": m["note"],
+        "behind": behind, "command": ways.get(m["status"]),
     }  # fmt: skip
 
 

@@ -84,6 +84,9 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         out.append(f"           {w['command']}")
     if doc["signals"]:
         out.append(f"  signals  {', '.join(plain(s['name']) for s in doc['signals'])} (not taken)")
+    if doc["messages"]:
+        out.append("  to be delivered")
+        out += [f"    {plain(m['path'])} {m['status']}, attempt {m['attempt']}: {_way(m)}" for m in doc["messages"]]
     if doc["effects"]:
         out.append("  effects" + (f"  (the last 20 of {len(doc['effects'])})" if len(doc["effects"]) > 20 else ""))
         out += [_effect(e) for e in doc["effects"][-20:]] if now is None else _effects(doc["effects"][-20:], now)
@@ -240,6 +243,8 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
     """The line a driver says for a row of history, or None where it says nothing. `state` is a path."""
     state = plain(state)
     match kind:
+        case "left" if data.get("background"):
+            return f"{state}: left to be delivered" + (f", on to {data['next']}" if data["next"] != "succeeded" else "")
         case "left":
             return f"{state}: done, on to {data['next']}" if data["next"] != "succeeded" else f"{state}: done"
         case "attempt_ended" if data["how"] != "done":
@@ -272,9 +277,40 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: waits for the signal {data['signal']}"
         case "taken":
             return f"{state}: takes the signal {data['signal']}"
+        case "told":
+            return f"{plain(data.get('path') or 'the run')}: whoever is to be told of `{data['of']}` will be"
+        case "not_told":
+            return f"nobody is told of `{data['of']}`: {plain(data['why'])}"
         case "signals_left":
             return f"nobody took the signals {', '.join(s['name'] for s in data['signals'])}"
     return None
+
+
+def _way(m: dict[str, Json]) -> str:
+    return str(m["command"]) if m["command"] else f"behind {m['behind']}" if m["behind"] else "it is being sent"
+
+
+def messages(found: list[dict[str, Json]]) -> str:
+    """What is left to be delivered, as a table."""
+    rows = [["MESSAGE", "STATE", "STATUS", "ATTEMPT", "DUE", "WHY"]]
+    for m in found:
+        why = f"behind {m['behind']}" if m["behind"] else plain(m["error"]["name"]) if m["error"] else ""
+        rows.append([m["message"], plain(m["path"]), m["status"], str(m["attempt"]), m["due"] or "", why])
+    return "\n".join(columns(rows))
+
+
+def message(m: dict[str, Json]) -> str:
+    """One message."""
+    import json
+
+    out = [f"{m['message']}  {plain(m['path'])}", f"  status   {m['status']}, attempt {m['attempt']}", f"  key      {m['key']}"]
+    out += [f"  {word:8} {m[of]}" for word, of in (("due", "due"), ("left", "intended_at"), ("ended", "ended_at")) if m[of]]
+    if m["error"]:
+        out.append(f"  error    {plain(m['error']['name'])}: {plain(m['error'].get('message', ''))}")
+    out += [f"  note     {plain(m['note'])}"] if m["note"] else []
+    out.append("  request  " + json.dumps(m["request"], ensure_ascii=False, sort_keys=True))
+    out += [f"  can do   {m['command']}"] if m["command"] else []
+    return "\n".join(out)
 
 
 def stands(doc: dict[str, Json], *, apart: bool = False) -> str:

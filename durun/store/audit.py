@@ -37,6 +37,7 @@ class Audit(NamedTuple):
 
 
 INVARIANTS: dict[str, Callable[[apsw.Connection], Found]] = {}
+NO_MESSAGE = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.run = e.run AND m.effect = e.no)"
 ENDED = "('succeeded', 'failed', 'cancelled', 'compensated')"
 JSON_COLUMNS = {
     "runs": ("pins", "input", "types", "vars", "output", "error", "ended_by", "cancel", "undoing"),
@@ -46,6 +47,7 @@ JSON_COLUMNS = {
     "notes": ("data",),
     "items": ("item", "output", "error"),
     "undos": ("request",),
+    "messages": ("data",),
     "history": ("data",),
 }
 FITS = {  # phase: the statuses its effect may have; None: there may be none
@@ -193,7 +195,7 @@ def ended(db: apsw.Connection) -> Found:
     )
     sql = (
         "SELECT r.no, 'is', r.status, 'and its effect', e.no, 'is', e.status FROM runs r JOIN effects e ON e.run = r.no"
-        f" WHERE r.status IN {ENDED} AND e.status IN ('begin', 'waiting')"
+        f" WHERE r.status IN {ENDED} AND e.status IN ('begin', 'waiting') AND {NO_MESSAGE}"
     )
     yield from _ids(db, sql)
     sql = (
@@ -275,7 +277,7 @@ def under_way(db: apsw.Connection) -> Found:
     sql = (
         "SELECT e.run, 'its effect', e.no, 'of', e.state, 'is', e.status, 'and nothing stands there' FROM effects e"
         " WHERE e.status IN ('begin', 'waiting') AND e.kind IN ('run', 'http', 'probe', 'undo') AND NOT EXISTS"
-        " (SELECT 1 FROM positions p WHERE p.run = e.run AND e.no IN (p.effect, p.asking))"
+        f" (SELECT 1 FROM positions p WHERE p.run = e.run AND e.no IN (p.effect, p.asking)) AND {NO_MESSAGE}"
     )
     yield from _ids(db, sql)
     yield from _ids(
@@ -322,6 +324,32 @@ def scripts(db: apsw.Connection) -> Found:
     yield from _ids(db, sql)
 
 
+MESSAGES = {  # the status of a message: those its effect may have
+    "waiting": ("waiting", "not_done", "not_certain", "in_doubt"),
+    "sending": ("begin", "not_done", "not_certain", "in_doubt"),  # while its probe is asked the effect has ended
+    "delivered": ("done",),
+    "dead": ("not_done", "not_certain", "in_doubt"),
+    "dropped": ("withdrawn", "not_done", "not_certain", "in_doubt"),
+    "withdrawn": ("withdrawn", "not_done", "not_certain", "in_doubt"),
+}
+
+
+@_invariant
+def messages(db: apsw.Connection) -> Found:
+    """What is left to be delivered is in the log of effects, and stands there as it does here; only one that is sent is claimed."""
+    sql = (
+        "SELECT m.run, m.effect, m.status, m.place, m.due, e.status FROM messages m"
+        " LEFT JOIN effects e ON e.run = m.run AND e.no = m.effect"
+    )
+    for run, no, status, place, due, effect in rows(db, sql):
+        if effect not in MESSAGES[status]:
+            yield _of(db, run, f"its message {no} is {status}, and its effect is {effect or 'not there'}")
+        if (status == "sending") != (place is not None):
+            yield _of(db, run, f"its message {no} is {status}, and is claimed by {place or 'nobody'}")
+        if (status == "waiting") != (due is not None):
+            yield _of(db, run, f"its message {no} is {status}, and is due {'never' if due is None else 'at a time'}")
+
+
 @_invariant
 def visits(db: apsw.Connection) -> Found:
     """No effect and no position is of a visit that its state never had; the effect that gave an output is there.
@@ -332,7 +360,7 @@ def visits(db: apsw.Connection) -> Found:
         sql = (
             f"SELECT t.run, '{table}: visit', t.visit, 'of', t.state, 'which had', coalesce(s.visits, 0) FROM {table} t"
             " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state WHERE t.visit > coalesce(s.visits, 0)"
-            " AND (t.scope = '' OR s.visits IS NOT NULL) AND t.scope NOT LIKE '%~'"
+            " AND (t.scope = '' OR s.visits IS NOT NULL) AND t.scope NOT LIKE '%~' AND t.state NOT LIKE 'notify:%'"
         )
         yield from _ids(db, sql)
     sql = (

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
     Json = Any
 
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
+UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at"
 
@@ -179,6 +180,7 @@ def details(file: File, no: int) -> dict[str, Json]:
         p["data"] = _value(p["data"])
     out["effects"] = effects(file, no, 200)
     out["undo"] = undos(file, no)
+    out["messages"] = messages(file, no)
     kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
     out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
@@ -211,6 +213,54 @@ def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json
         names = ("effect", "scope", "state", "visit", "status", "key")
         out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by})
     return out
+
+
+def messages(file: File, no: int | None = None, *, everything: bool = False) -> list[dict[str, Json]]:
+    """What is left to be delivered, or all that ever was: the messages of a run or of the whole file, the oldest first."""
+    names = (
+        "run",
+        "effect",
+        "scope",
+        "state",
+        "kind",
+        "status",
+        "attempt",
+        "due",
+        "intended_at",
+        "ended_at",
+        "error",
+        "key",
+        "data",
+    )
+    where = ["1" if everything else f"m.{UNDELIVERED}", "1" if no is None else "m.run = ?"]
+    sql = (
+        "SELECT r.id, m.effect, e.scope, e.state, e.kind, m.status, e.attempt, m.due, e.intended_at, e.ended_at, e.error, e.key,"
+        " m.data FROM messages m JOIN runs r ON r.no = m.run JOIN effects e ON e.run = m.run AND e.no = m.effect"
+        f" WHERE {' AND '.join(where)} ORDER BY e.intended_at, m.run, m.effect"
+    )
+    out = [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, () if no is None else (no,))]
+    stuck: dict[str, int] = {}  # the first of each run that was given up: it holds back those behind it
+    for m in out:
+        ordered = not m["state"].startswith("notify:")
+        m["behind"] = stuck.get(m["run"]) if ordered and m["status"] in ("waiting", "sending") else None
+        if ordered and m["status"] == "dead":
+            stuck.setdefault(m["run"], m["effect"])
+        m["error"], m["note"] = _value(m["error"]), _value(m.pop("data")).get("note", "")
+    return out
+
+
+def request(file: File, no: int, effect: int) -> Json:
+    """The frozen request of an effect, with the places of secrets open."""
+    found = _value(rows(file.db, "SELECT request FROM effects WHERE run = ? AND no = ?", (no, effect))[0][0])
+    if "script_of" in found:
+        found["script"] = rows(file.db, "SELECT text FROM literals WHERE digest = ?", (found.pop("script_of"),))[0][0]
+    return found
+
+
+def undelivered(file: File) -> dict[int, tuple[int, int]]:
+    """run -> (how many of its messages are still to be delivered, how many were given up)."""
+    sql = f"SELECT run, sum(status <> 'dead'), sum(status = 'dead') FROM messages WHERE {UNDELIVERED} GROUP BY run"
+    return {run: (waiting, dead) for run, waiting, dead in rows(file.db, sql)}
 
 
 def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:

@@ -20,7 +20,7 @@ from durun.errors import NeedsPerson, Superseded
 from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
-from durun.store import read
+from durun.store import messages, read
 from durun.store.file import File, failing, rows
 
 Json = Any
@@ -238,7 +238,7 @@ class Store:
         for p in positions.values():
             for effect in (p.effect, p.asking):
                 if effect is not None:
-                    effects[effect] = self._effect(db, no, effect)
+                    effects[effect] = self.effect(db, no, effect)
         for row in rows(db, f"SELECT {', '.join(SENT_COLUMNS)} FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,)):
             sent = Sent(row[0], row[1], value_of(row[2]), *row[3:])
             signals[sent.no] = sent
@@ -247,7 +247,8 @@ class Store:
     def _reading(self) -> Any:
         return Reading(self.file.db)
 
-    def _effect(self, db: apsw.Connection, run: int, no: int) -> Effect:
+    def effect(self, db: apsw.Connection, run: int, no: int) -> Effect:
+        """An effect, read in a view or transaction that is open."""
         row = rows(db, f"SELECT {', '.join(EFFECT_COLUMNS)} FROM effects WHERE run = ? AND no = ?", (run, no))[0]
         found = dict(zip(EFFECT_COLUMNS, row, strict=True))
         for name in ("request", "error", "output"):
@@ -275,7 +276,7 @@ class Store:
             if not found or found[0][1] not in ("owed", "registered"):
                 return None
             no_, status, request, key, error = found[0]
-            return self._effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
+            return self.effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
 
     def failed_undos(self, no: int) -> list[tuple[int, str, str]]:
         """(effect, scope, state) of what could not be undone."""
@@ -433,6 +434,8 @@ class Store:
         if move.states:
             db.executemany(UPSERT_STATE, [(held.no, *_state_row(row)) for row in move.states.values()])
         self._write_undos(db, held.no, move)
+        if move.messages or move.withdraw:
+            messages.write(db, held.no, move)
         for a in move.answers:
             db.execute(
                 f"INSERT INTO answers (run, {ANSWER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",

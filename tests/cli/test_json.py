@@ -19,6 +19,7 @@ WAITS = "start: a\nstates: {a: {wait: 1h, next: succeeded}}\n"
 FAILS = "start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n"
 
 ASKS = "start: a\nstates:\n  a: {approval: {message: 'Go on?'}, next: b}\n  b: {wait: {signal: word}, next: succeeded}\n"
+LEAVES = "start: a\nstates: {a: {run: 'false', background: true, idempotent: true, next: succeeded}}\n"
 
 WELL = [  # command line, exit, a key of the document
     ("start plan.yaml", 0, "id"),
@@ -50,6 +51,11 @@ WELL = [  # command line, exit, a key of the document
     ("reject asks", 0, "id"),
     ("signal asks word", 0, "id"),
     ("inbox", 0, "inbox"),
+    ("outbox ls leaves --all", 0, "messages"),
+    ("outbox show leaves:1", 0, "request"),
+    ("outbox deliver", 0, "depth"),
+    ("outbox retry leaves --new-key", 0, "messages"),
+    ("outbox drop leaves:1", 0, "messages"),
     ("compensate ok", 4, "id"),
     ("check plan.yaml", 0, "faults"),
     ("check bad.yaml", 7, "faults"),
@@ -78,6 +84,12 @@ REFUSED = [
     ("history none", 5),
     ("logs none", 5),
     ("output waits", 10),
+    ("outbox ls none", 5),
+    ("outbox show leaves:9", 5),
+    ("outbox show leaves", 2),
+    ("outbox retry ok", 10),
+    ("outbox drop nothing:1", 5),
+    ("outbox deliver none", 5),
     ("wait none", 5),
     ("wait ok --timeout soon", 2),
     ("cancel ok", 10),
@@ -113,6 +125,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun("start", "waits.yaml", "--id", "waits", "--no-wait", exit=3)
     durun("start", "fails.yaml", "--id", "fails", exit=1)
     durun("start", "asks.yaml", "--id", "asks", exit=3)
+    durun.plan(LEAVES, "leaves.yaml")
+    durun("start", "leaves.yaml", "--id", "leaves")
     db = apsw.Connection(str(durun.db))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()

@@ -79,7 +79,7 @@ def test_what_is_required_and_missing_is_named() -> None:
     ("text", "word"),
     [
         ("limits: {}\n", "limits"), ("group: {name: a}\n", "group"),
-        ("notify: []\n", "notify"), ("migrations: []\n", "migrations"),
+        ("migrations: []\n", "migrations"),
         ("on_drift: ask\n", "on_drift"), ("pins: {files: [a]}\n", "files"), ("pins: {tools: {}}\n", "tools"),
     ],
 )  # fmt: skip
@@ -90,7 +90,7 @@ def test_what_is_not_built_yet_is_known_at_the_top(text: str, word: str) -> None
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ("run: [x], background: true, next: b", "background"), ("run: [x], limit: y, next: b", "limit"),
+        ("run: [x], limit: y, next: b", "limit"),
             ],
 )  # fmt: skip
 def test_what_is_not_built_yet_is_known_in_a_state(body: str, word: str) -> None:

@@ -39,6 +39,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun("start", "ok.yaml", "--id", "ended")
     durun.plan("start: a\nstates: {a: {run: 'false', next: succeeded}}\n", "bad.yaml")
     durun("start", "bad.yaml", "--id", "fails", exit=1)
+    durun.plan("start: a\nstates: {a: {run: 'false', background: true, idempotent: true, next: succeeded}}\n", "leaves.yaml")
+    durun("start", "leaves.yaml", "--id", "leaves")
     durun.plan(DOUBT, "doubt.yaml")
     begun = durun.begin("start", "doubt.yaml", "--id", "doubt")
     until(lambda: "d" in durun.lines())
@@ -74,14 +76,15 @@ def found(durun: Program, exit: int) -> Any:
 
 def test_a_whole_file_is_well_and_says_what_was_looked_at(whole: Program) -> None:
     doc = found(whole, 0)
-    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 4
-    assert doc["looked_at"]["effects"] == len(whole.show("waits")["effects"]) + 1 + 1 + 2
+    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 5
+    assert doc["looked_at"]["effects"] == len(whole.show("waits")["effects"]) + 1 + 1 + 1 + 2
     said = whole("db", "check")
-    assert said.stdout == "" and "well" in said.stderr and "4 runs" in said.stderr
+    assert said.stdout == "" and "well" in said.stderr and "5 runs" in said.stderr
 
 
 WAITS = "(SELECT no FROM runs WHERE id = 'waits')"
 ENDED = "(SELECT no FROM runs WHERE id = 'ended')"
+LEAVES = "(SELECT no FROM runs WHERE id = 'leaves')"
 FAILS = "(SELECT no FROM runs WHERE id = 'fails')"
 DOUBTFUL = "(SELECT no FROM runs WHERE id = 'doubt')"
 BREAKS = [
@@ -104,6 +107,10 @@ BREAKS = [
     ("ended", "ended", f"UPDATE effects SET status = 'begin' WHERE run = {ENDED}"),
     ("ended", "ended", f"UPDATE positions SET phase = 'acting' WHERE run = {ENDED}"),
     ("ended", "ended", f"INSERT INTO notes (run, kind, data, by, at) VALUES ({ENDED}, 'cancel', '{{}}', 'me', 1)"),
+    ("messages", "leaves", f"UPDATE messages SET status = 'delivered' WHERE run = {LEAVES}"),
+    ("messages", "leaves", f"UPDATE messages SET place = 'here' WHERE run = {LEAVES}"),
+    ("messages", "leaves", f"UPDATE messages SET due = 7 WHERE run = {LEAVES}"),
+    ("messages", "leaves", f"UPDATE messages SET effect = 7 WHERE run = {LEAVES}"),
     ("paused", "waits", "UPDATE runs SET status = 'paused' WHERE id = 'waits'"),
     ("driver", "waits", "UPDATE runs SET driver = 'nobody' WHERE id = 'waits'"),
     ("effect_of_a_position", "fails", f"UPDATE positions SET effect = 9 WHERE run = {FAILS}"),

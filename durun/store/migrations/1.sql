@@ -155,6 +155,19 @@ CREATE TABLE undos (
   PRIMARY KEY (run, effect)
 ) WITHOUT ROWID;
 
+CREATE TABLE messages (
+  run     INTEGER NOT NULL REFERENCES runs (no),
+  effect  INTEGER NOT NULL,               -- what is delivered, while its run goes on; born with the intent of that effect
+  status  TEXT NOT NULL CHECK (status IN ('waiting', 'sending', 'delivered', 'dead', 'dropped', 'withdrawn')),
+  ordered INTEGER NOT NULL,               -- 1: after those before it; 0: it waits for none and holds none back
+  due     INTEGER,                        -- when it may be delivered, where it waits
+  data    TEXT NOT NULL,                  -- JSON: its rules, what was counted, its probe and its undo as they were rendered
+  place   TEXT,                           -- who has claimed it: that driver's or deliverer's lock is held while it lives
+  fence   INTEGER NOT NULL DEFAULT 0,     -- goes up with each claim: who was superseded writes no row
+  PRIMARY KEY (run, effect)
+) WITHOUT ROWID;
+CREATE INDEX messages_open ON messages (run, effect) WHERE status IN ('waiting', 'sending', 'dead');
+
 CREATE TABLE notes (
   no   INTEGER PRIMARY KEY AUTOINCREMENT,
   run  INTEGER NOT NULL REFERENCES runs (no),

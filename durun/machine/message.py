@@ -1,0 +1,316 @@
+"""Messages: effects that a run leaves to be delivered, and goes on. What is left, and what follows from how a delivery ended.
+
+Rules:
+- the intent is stored in the move that passes its state, or that makes the change a `notify` tells of; its request, its probe and
+  its undo are rendered there, once
+- within a run they are delivered in the order of their intents, one after the other; one that was given up holds back those behind
+  it, until somebody says what becomes of it. A `notify` waits for none and holds none back
+- what ended well is delivered; a permanent answer (a 4xx but 408, 409, 425, 429) gives it up, unless a rule names it; anything
+  else is tried again as the rules of its state say
+- where nobody knows whether it happened its probe is asked; else it is sent again with its key, out of the retry budget (once
+  without a rule)
+- `max_elapsed` counts the delays that were asked for and the time the attempts took, not the time in which nobody delivered
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from durun.errors import ExpressionError
+from durun.machine import request, retry, undo, walk
+from durun.machine import scope as scopes
+from durun.machine.draft import Draft, uuid5
+from durun.machine.events import Answered, CouldNotStart, Ended, Lost, Moment, Moved
+from durun.machine.model import DELIVERED, TERMINAL, Effect, Message, Phase, Position, Status
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, of_command, of_no_start
+from durun.machine.timer import remaining
+from durun.plan.canonical import State
+
+Json = Any
+
+PASSING = (408, 409, 425, 429)  # the 4xx that say: later
+ENOUGH = 3  # doubts, after which it is given up
+TOLD = "notify:"  # how the effects of a `notify` are named, before the word of what they tell
+
+
+# --- what a run leaves ---
+
+
+def leave_behind(d: Draft, p: Position, state: State, key: str, frozen: Json) -> str:
+    """The intent of an effect that nobody waits for: the state is passed. Where it leads to. Raises AssignError."""
+    no = d.run.next_effect
+    names = d.names(p.scope, visit=p.visit, key=key)
+    d.set_run(next_effect=no + 1)
+    effect = Effect(no, p.scope, p.state, p.visit, state["kind"], key, frozen, "waiting", intended_at=d.moment.now)
+    message = Message(no, policy=policy(state), probe=probe(d, state, names), due=d.moment.now)
+    d.put_effect(effect)
+    undo.register(d, p, effect)
+    if "compensate" in state:
+        undo.learnt(d, p._replace(effect=no), IN_DOUBT)
+        kept = undo.rendered(d, state, effect, d.move.undos[no].key, names) if "done" in state["compensate"]["after"] else None
+        message = message._replace(undo=kept._asdict() if kept is not None else {"status": "not_needed"})
+    d.move.messages[no] = message
+    d.put_row(walk.ended(d.row(p.scope, p.state), p, effect=no))
+    changed = walk.assign(d, p, state["assign"], output=None, key=key)
+    return walk.left(d, p, state["next"], changed, effect=no, background=True)
+
+
+def policy(state: Json) -> Json:
+    """What of a state decides how a delivery counts and whether it is tried again."""
+    kept = {"retry": state.get("retry", []), "idempotent": state.get("idempotent", False)}
+    if "expect" in state:
+        kept["expect"] = state["expect"]
+    if "script" in state["act"]:
+        kept["act"] = {"script": ""}  # how the shell's own exit codes are read
+    return kept
+
+
+def probe(d: Draft, state: Json, names: Json) -> Json:
+    """{request, yes, no, retry} of what finds out whether it happened; None where there is none, or it cannot be rendered."""
+    if "probe" not in state:
+        return None
+    given = state["probe"]
+    try:
+        frozen = walk.render(d, given, names, capture=False)
+    except ExpressionError:
+        return None  # nobody can be asked: what is in doubt is then for a person
+    return {"request": frozen, "yes": given["yes"], "no": given["no"]}
+
+
+def notify(d: Draft) -> None:
+    """What this move has to tell, as the plan's `notify` says, in the same commit."""
+    wanted = d.plan.get("notify")
+    happened = _happened(d) if wanted else []
+    for word, path in happened:
+        for given in wanted or []:
+            if word in given["on"]:
+                _tell_of(d, given, word, path)
+
+
+def _happened(d: Draft) -> list[tuple[str, str | None]]:
+    """(word, path) of what this move has changed that somebody may be told of."""
+    found: list[tuple[str, str | None]] = []
+    for scope, p in d.move.positions.items():
+        before = d.at.positions.get(scope)
+        fresh = p is not None and (before is None or (before.phase, before.visit) != (p.phase, p.visit))
+        word = {Phase.ASKED: "approval", Phase.LISTENING: "signal"}.get(p.phase) if p is not None and fresh else None
+        if p is not None and word is not None:
+            found.append((word, scopes.path_of(p.scope, p.state)))
+    run, before_run = d.run, d.at.run
+    if run.status is not before_run.status and (run.status in TERMINAL or run.status is Status.BLOCKED):
+        found.append((str(run.status), None))
+    return found
+
+
+def _tell_of(d: Draft, given: Json, word: str, path: str | None) -> None:
+    no = d.run.next_effect
+    key = uuid5(d.run.namespace, f"{TOLD}{word}/{no}")
+    try:
+        frozen = walk.render(d, given["act"], d.names(""), capture=False)
+    except ExpressionError as e:
+        d.tell("not_told", None, None, of=word, path=path, why=str(e))
+        return
+    d.set_run(next_effect=no + 1)
+    d.put_effect(Effect(no, "", f"{TOLD}{word}", 1, given["kind"], key, frozen, "waiting", intended_at=d.moment.now))
+    d.move.messages[no] = Message(no, ordered=False, policy=policy(given), due=d.moment.now)
+    d.tell("told", None, None, of=word, path=path, effect=no)
+
+
+# --- to deliver ---
+
+
+class Step(NamedTuple):
+    """What follows for a message: its rows, and whether its effect (or its probe) is to begin now."""
+
+    message: Message
+    effect: Effect
+    begin: bool = False
+
+
+def due_in(m: Message, at: Moment) -> int:
+    """Milliseconds until a message may be delivered."""
+    if m.due is None:
+        return 0
+    return remaining(m.due, m.length, (m.boot, m.clock), (at.now, at.clock, at.boot))
+
+
+def begin(m: Message, e: Effect, at: Moment, place: str) -> Step:
+    """A message that waits and is due is begun here: its probe first, where it may have happened."""
+    if m.unsure and m.probe is not None:
+        return _ask(m, e, at, place)
+    return _begin(m, e._replace(attempt=e.attempt + 1 if e.first_at is not None and not m.moved else e.attempt), at, place)
+
+
+def _begin(m: Message, e: Effect, at: Moment, place: str) -> Step:
+    first = e.first_at if e.first_at is not None else at.now
+    effect = e._replace(status="begin", boot=at.boot, place=place, first_at=first, ended_at=None, exit=None)
+    stands = m._replace(status="sending", asking=False, due=None, length=None, boot=at.boot, clock=at.clock, moved=False)
+    return Step(stands, effect, True)
+
+
+def _ask(m: Message, e: Effect, at: Moment, place: str) -> Step:
+    stands = m._replace(status="sending", asking=True, probes=m.probes + 1, due=None, length=None, boot=at.boot, clock=at.clock)
+    return Step(stands, e._replace(boot=at.boot, place=place), True)
+
+
+def heard(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
+    """How a delivery, or the probe of one, has ended."""
+    if isinstance(event, Moved):
+        if m.asking:
+            return _ask(m, e, at, place)
+        return begin(m._replace(moved=True, unsure=False), e, at, place)
+    m = m._replace(elapsed=m.elapsed + _took(m, at), boot=None, clock=None)
+    if m.asking:
+        return _probed(m, e, event, at, place)
+    if isinstance(event, Lost):
+        return _in_doubt(m, e, event.why, at, place)
+    if isinstance(event, Ended | Answered) and event.stopped == "leaving" and not _well(m, e, event):
+        return Step(m._replace(status="waiting", due=at.now, unsure=True), _ended(e, IN_DOUBT, at))
+    unanswered = isinstance(event, Answered) and event.status is None and event.sent and event.fault != "timeout"
+    if unanswered and not event.stopped and not repeatable(m, e, at):
+        return _in_doubt(m, e, event.message, at, place)
+    return _counted(m, e, event, at, place)
+
+
+def _took(m: Message, at: Moment) -> int:
+    return max(0, at.clock - m.clock) if m.boot == at.boot and m.clock is not None else 0
+
+
+def _well(m: Message, e: Effect, event: Ended | Answered) -> bool:
+    if isinstance(event, Ended):
+        return of_command(m.policy, event).how == DONE
+    return request.outcome_of(e.request["expect"], event).how == DONE
+
+
+def _counted(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
+    error: dict[str, Json] = {"attempt": e.attempt, "exit": None}
+    if isinstance(event, Answered):
+        outcome = request.outcome_of(e.request["expect"], event)
+        error |= {"status": event.status, "output": request.what_came(event)}
+    elif isinstance(event, CouldNotStart):
+        if event.what in ("directory", "secret"):
+            name = {"directory": "cwd_gone", "secret": "secret_missing"}[event.what]
+            why = event.why or "its directory is gone"
+            return _give_up(m, _ended(e, NOT_DONE, at, {**error, "name": name, "message": why}))
+        outcome = of_no_start(event)
+    else:
+        outcome = of_command(m.policy, event)
+        error |= {"exit": outcome.exit, "stderr": event.stderr}
+    if outcome.how == DONE:
+        return Step(m._replace(status=DELIVERED, due=None, length=None), _ended(e, DONE, at)._replace(exit=outcome.exit))
+    error |= {"name": outcome.name, "message": outcome.message}
+    m, e = m._replace(unsure=m.unsure or outcome.how == NOT_CERTAIN), _ended(e, outcome.how, at, error)
+    if outcome.how == NOT_CERTAIN and m.probe is not None:
+        return _ask(m, e, at, place)
+    return _again(m, e, outcome.how, at)
+
+
+def _ended(e: Effect, how: str, at: Moment, error: Json = None) -> Effect:
+    return e._replace(status=how, ended_at=at.now, error=error, exit=error.get("exit") if error else None)
+
+
+def repeatable(m: Message, e: Effect, at: Moment) -> bool:
+    word = m.policy["idempotent"]
+    if isinstance(word, bool):
+        return word
+    return e.first_at is None or 0 <= at.now - e.first_at <= word
+
+
+def _again(m: Message, e: Effect, how: str, at: Moment) -> Step:
+    """Later, where a rule allows it; else it is given up."""
+    error, rules = e.error, m.policy["retry"]
+    by_name = how == NOT_CERTAIN and not repeatable(m, e, at)
+    status = error.get("status")
+    permanent = how == NOT_DONE and status is not None and 400 <= status < 500 and status not in PASSING
+    n = retry.find_rule(rules, error["name"], by_name=by_name or permanent)
+    if n is None:
+        return _give_up(m, e)
+    counts = m.failures or (0,) * len(rules)
+    counts = (*counts[:n], counts[n] + 1, *counts[n + 1 :])
+    wait = max(retry.delay(rules[n], counts[n], at.draw), request.asked_to_wait(error.get("output"), at.now))
+    if not retry.allowed(rules[n], counts[n], m.elapsed, wait):
+        return _give_up(m._replace(failures=counts), e)
+    stands = m._replace(status="waiting", asking=False, failures=counts, elapsed=m.elapsed + wait)
+    return Step(stands._replace(due=at.now + wait, length=wait, boot=at.boot, clock=at.clock), e)
+
+
+def withdrawn(step: Step) -> Step:
+    """What its run, which was cancelled or is undone, makes of it: what was not delivered by now is delivered no more."""
+    if step.message.status != "waiting" and not step.begin:
+        return step
+    effect = step.effect if not step.begin else step.effect._replace(status=IN_DOUBT)
+    return Step(step.message._replace(status="withdrawn", asking=False, due=None, length=None), effect)
+
+
+def _give_up(m: Message, e: Effect) -> Step:
+    return Step(m._replace(status="dead", asking=False, due=None, length=None), e)
+
+
+def _in_doubt(m: Message, e: Effect, why: str, at: Moment, place: str) -> Step:
+    """Nobody knows whether it was delivered."""
+    error = {"name": "in_doubt", "message": why, "attempt": e.attempt, "exit": None}
+    m, e = m._replace(doubts=m.doubts + 1, unsure=True), _ended(e, IN_DOUBT, at, error)
+    if m.doubts >= ENOUGH:
+        return _give_up(m, e)
+    if m.probe is not None:
+        return _ask(m, e, at, place)
+    return _repeat(m, e, at, place)
+
+
+def _repeat(m: Message, e: Effect, at: Moment, place: str) -> Step:
+    """Again at once, as nobody can say: with its key, where it may be repeated, and paid for out of the budget."""
+    rules = m.policy["retry"]
+    if not repeatable(m, e, at):
+        return _give_up(m, e)
+    if not rules:
+        return begin(m._replace(unsure=False), e, at, place) if m.doubts <= 1 else _give_up(m, e)
+    n = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
+    counts = m.failures or (0,) * len(rules)
+    counts = (*counts[:n], counts[n] + 1, *counts[n + 1 :])
+    if not retry.allowed(rules[n], counts[n], m.elapsed, 0):
+        return _give_up(m, e)
+    return begin(m._replace(failures=counts, unsure=False), e, at, place)
+
+
+def _probed(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
+    """What its probe says of it."""
+    said = _said(m.probe, event)
+    if isinstance(event, Ended | Answered) and event.stopped == "leaving":
+        return Step(m._replace(status="waiting", asking=False, due=at.now, unsure=True), e)
+    if said == "yes":
+        return Step(m._replace(status=DELIVERED, asking=False, due=None, length=None), _ended(e, DONE, at))
+    if said == "no":
+        error = e.error or {"name": "in_doubt", "message": "it did not happen, as its probe says", "exit": None}
+        m, e = m._replace(asking=False, unsure=False), _ended(e, NOT_DONE, at, error)
+        return _again(m, e, NOT_DONE, at) if error["name"] != "in_doubt" else begin(m, e, at, place)
+    m = m._replace(asking=False)
+    if e.error is not None and e.error["name"] != "in_doubt":
+        return _again(m, e, NOT_CERTAIN, at)
+    return _repeat(m, e, at, place)
+
+
+def _said(given: Json, event: Any) -> str:
+    if isinstance(event, Answered):
+        return request.said_by(given, event)
+    if not isinstance(event, Ended) or event.stopped:
+        return "unknown"
+    return "yes" if event.status in given["yes"] else "no" if event.status in given["no"] else "unknown"
+
+
+# --- what a person says of it ---
+
+
+def again(m: Message, e: Effect, at: Moment, key: str | None) -> Step:
+    """A person has one that was given up delivered after all, with a fresh budget; with a new key where it shall be another act."""
+    fresh = m._replace(status="waiting", failures=(), doubts=0, elapsed=0, due=at.now, length=None, asking=False)
+    if key is not None:  # nothing of it has happened
+        return Step(
+            fresh._replace(unsure=False), e._replace(key=key, status="waiting", error=None, boot=None, place=None, first_at=None)
+        )
+    return Step(fresh, e)
+
+
+def dropped(m: Message, e: Effect, note: str) -> Step:
+    """A person says that it is delivered no more; what may have happened of it is left as it is known."""
+    effect = e._replace(status="withdrawn") if e.status == "waiting" else e
+    return Step(m._replace(status="dropped", due=None, length=None, note=note), effect)

@@ -1,0 +1,187 @@
+"""Messages in the file: who may deliver which, claimed under a lock and a fence, and what became of it. No decisions.
+
+A message is claimed by the place of a process whose lock is held while it lives; nothing takes a claim away from a process that
+lives, however long it stands still. Each claim raises the fence of the message, and what became of it is written with that fence.
+They touch rows of messages, effects and undos, never a position, so they clash with no move of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import apsw
+
+from durun.machine.message import Step
+from durun.machine.model import DELIVERED, Effect, Message, Move
+from durun.plan.digest import canonical_text
+from durun.store.file import File, rows
+
+Json = Any
+OPEN = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
+FIRST = "SELECT min(effect) FROM messages m WHERE m.run = messages.run AND m.ordered AND m.status IN ('waiting', 'sending', 'dead')"
+HEAD = f"effect = ({FIRST})"
+COLUMNS = "effect, status, ordered, due, data"
+PLAIN = ("effect", "status", "ordered", "due")
+USUAL = Message(0)
+UPSERT = (
+    "INSERT INTO messages (run, effect, status, ordered, due, data) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
+    " SET status=excluded.status, due=excluded.due, data=excluded.data"
+)
+RESULT = "UPDATE effects SET key = ?, status = ?, attempt = ?, boot = ?, place = ?, first_at = ?, ended_at = ?, exit = ?, error = ?"
+
+
+class Claimed(NamedTuple):
+    """A message that this process delivers. `before`: who claimed it and died, where somebody did."""
+
+    run: int
+    message: Message
+    effect: Effect
+    fence: int
+    before: str | None = None
+
+
+class Lost(Exception):
+    """Somebody else has claimed it since, or a person has said what becomes of it: nothing was changed."""
+
+
+def write(db: apsw.Connection, run: int, move: Move) -> None:
+    """What a move leaves to be delivered, and what it withdraws."""
+    for message in move.messages.values():
+        db.execute(UPSERT, (run, *row(message)))
+    if move.withdraw:
+        waits = "SELECT effect FROM messages WHERE run = ? AND ordered AND status = 'waiting'"
+        db.execute(f"UPDATE effects SET status = 'withdrawn' WHERE run = ? AND status = 'waiting' AND no IN ({waits})", (run, run))
+        db.execute("UPDATE messages SET status = 'withdrawn', due = NULL WHERE run = ? AND ordered AND status = 'waiting'", (run,))
+
+
+def row(m: Message) -> tuple[Json, ...]:
+    data = {name: value for name, value, usual in zip(Message._fields, m, USUAL, strict=True) if value != usual}
+    for name in PLAIN:
+        data.pop(name, None)
+    return m.effect, m.status, int(m.ordered), m.due, canonical_text(data) if data else "{}"
+
+
+def of_row(found: tuple[Any, ...]) -> Message:
+    import json
+
+    effect, status, ordered, due, text = found
+    data = json.loads(text)
+    if "failures" in data:
+        data["failures"] = tuple(data["failures"])
+    return Message(effect, status, bool(ordered), due=due, **data)
+
+
+class Messages:
+    """The messages of a file. `effect_of` reads an effect (run, no) inside an open view or transaction."""
+
+    def __init__(self, file: File, effect_of: Callable[[apsw.Connection, int, int], Effect]) -> None:
+        self.file, self._effect_of = file, effect_of
+
+    # to claim
+
+    def heads(self, run: int) -> list[Message]:
+        """Those that may be delivered as soon as they are due: the first that is ordered, and all that are not."""
+        sql = f"SELECT {COLUMNS} FROM messages WHERE run = ? AND {OPEN} AND (NOT ordered OR {HEAD}) ORDER BY effect"
+        return [m for m in map(of_row, rows(self.file.db, sql, (run,))) if m.status != "dead"]
+
+    def claim(
+        self, run: int, no: int, place: str, alive: Callable[[str], bool], begin: Callable[[Message, Effect], Step | None]
+    ) -> Claimed | None:
+        """Claims a message, and stores what `begin` makes of one that waits, in one transaction. None where it is somebody
+        else's, where its run may not go on, or where `begin` gives nothing."""
+        with self.file.write() as db:
+            found = rows(db, f"SELECT {COLUMNS}, place, fence FROM messages WHERE run = ? AND effect = ? AND {OPEN}", (run, no))
+            if not found or not self._may_be_delivered(db, run):
+                return None
+            *plain, before, fence = found[0]
+            message, effect = of_row(tuple(plain)), self._effect_of(db, run, no)
+            if message.status == "dead" or (message.status == "sending" and before is not None and alive(before)):
+                return None
+            claimed = Claimed(run, message, effect, fence + 1, before)
+            if message.status == "waiting":
+                step = begin(message, effect)
+                if step is None:
+                    return None
+                self._store(db, run, step)
+                claimed = claimed._replace(message=step.message, effect=step.effect, before=None)
+            db.execute("UPDATE messages SET place = ?, fence = fence + 1 WHERE run = ? AND effect = ?", (place, run, no))
+            return claimed
+
+    def _may_be_delivered(self, db: apsw.Connection, run: int) -> bool:
+        if rows(db, "SELECT 1 FROM hold"):
+            return False
+        return not rows(db, "SELECT 1 FROM runs WHERE no = ? AND status = 'paused'", (run,))
+
+    def put(self, claimed: Claimed, decide: Callable[[bool], Step], *, release: bool = True) -> Claimed:
+        """What became of it, in one transaction; `decide` is told whether the run was cancelled or is undone. Raises Lost."""
+        with self.file.write() as db:
+            run, no = claimed.run, claimed.effect.no
+            over = bool(rows(db, f"SELECT 1 FROM runs WHERE no = ? AND {OVER}", (run,)))
+            step = decide(over)
+            freed = ", place = NULL" if release and not step.begin else ""
+            db.execute(
+                f"UPDATE messages SET fence = fence{freed} WHERE run = ? AND effect = ? AND fence = ?", (run, no, claimed.fence)
+            )
+            if db.changes() != 1:
+                raise Lost
+            self._store(db, run, step)
+            return claimed._replace(message=step.message, effect=step.effect, before=None)
+
+    def _store(self, db: apsw.Connection, run: int, step: Step) -> None:
+        m, e = step.message, step.effect
+        db.execute(UPSERT, (run, *row(m)))
+        how = (
+            e.key,
+            e.status,
+            e.attempt,
+            e.boot,
+            e.place,
+            e.first_at,
+            e.ended_at,
+            e.exit,
+            None if e.error is None else canonical_text(e.error),
+        )
+        db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
+        if m.status == DELIVERED and m.undo is not None:
+            u = m.undo
+            request = None if u.get("request") is None else canonical_text(u["request"])
+            db.execute(
+                "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ? AND status = 'registered'",
+                (u["status"], request, u.get("error", ""), run, e.no),
+            )
+
+    # what people see and say
+
+    def waiting_runs(self, now: int) -> list[int]:
+        """The runs of which something may be delivered, the one that waits longest first."""
+        sql = (
+            f"SELECT run, min(coalesce(due, 0)) d FROM messages WHERE {OPEN} AND status <> 'dead' AND (NOT ordered OR {HEAD})"
+            " AND run IN (SELECT no FROM runs WHERE status <> 'paused') GROUP BY run HAVING d <= ? ORDER BY d, run"
+        )
+        return [found[0] for found in rows(self.file.db, sql, (now,))]
+
+    def change(self, run: int, no: int, decide: Callable[[Message, Effect], Step]) -> Step:
+        """What a person says of a message that nobody delivers now, in one transaction."""
+        with self.file.write() as db:
+            found = rows(db, f"SELECT {COLUMNS} FROM messages WHERE run = ? AND effect = ?", (run, no))
+            step = decide(of_row(found[0]), self._effect_of(db, run, no))
+            db.execute("UPDATE messages SET place = NULL, fence = fence + 1 WHERE run = ? AND effect = ?", (run, no))
+            self._store(db, run, step)
+            return step
+
+
+OVER = "((cancel IS NOT NULL AND cancel ->> 'error' IS NULL) OR undoing IS NOT NULL OR status IN ('cancelled', 'compensated'))"
+
+
+def status_of(file: File, run: int, no: int) -> str | None:
+    """The status of a message; None where there is none."""
+    found = rows(file.db, "SELECT status FROM messages WHERE run = ? AND effect = ?", (run, no))
+    return str(found[0][0]) if found else None
+
+
+def counted(file: File, run: int) -> dict[str, int]:
+    """How many of a run's messages are open: {waiting, dead}; those under way count as waiting."""
+    sql = f"SELECT status = 'dead', count(*) FROM messages WHERE run = ? AND {OPEN} GROUP BY 1"
+    found = {bool(dead): count for dead, count in rows(file.db, sql, (run,))}
+    return {"waiting": found.get(False, 0), "dead": found.get(True, 0)}

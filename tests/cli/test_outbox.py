@@ -1,0 +1,173 @@
+"""Messages by the real program: what a run leaves, who delivers it, what a person says of what was given up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from program import Program, until
+
+PLAN = """
+notify: [{on: [succeeded, failed], run: 'echo "told of $DURUN_STATE" >> "$LEDGER"'}]
+start: a
+states:
+  a:
+    run: 'echo "a $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"; test -e well'
+    background: true
+    idempotent: true
+    next: b
+  b: {run: 'echo b >> "$LEDGER"', background: true, idempotent: true, next: c}
+  c: {run: 'echo c >> "$LEDGER"', next: succeeded}
+"""
+SLOW = """
+start: a
+states:
+  a:
+    run: 'echo begun >> "$LEDGER"; until [ -e "$LEDGER.go" ]; do sleep 0.05; done; echo "a $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"'
+    background: true
+    idempotent: true
+    retry: {max_attempts: 5}
+    next: succeeded
+"""
+
+
+def listed(durun: Program, *more: str) -> list[tuple[str, str]]:
+    return [(m["path"], m["status"]) for m in json.loads(durun("outbox", "ls", "--json", *more).stdout)["messages"]]
+
+
+def test_what_is_given_up_holds_back_its_own_run_until_somebody_says_what_becomes_of_it(durun: Program) -> None:
+    durun.plan(PLAN)
+    said = durun("start", "plan.yaml", "--id", "r")
+    assert "a: not delivered, and given up: exit:1" in said.stderr
+    assert "durun outbox retry r:1" in said.stderr and "1 of its messages are left" in said.stderr
+    assert "run r succeeded" in said.stderr, "the run's own status does not change"
+    assert [line for line in durun.lines() if line == "b"] == []
+    assert "told of notify:succeeded" in durun.lines(), "a notify waits for none"
+    durun.plan(PLAN.replace("test -e well", "true"), "other.yaml")
+    durun("start", "other.yaml", "--id", "other")
+    assert "b" in durun.lines(), "another run is not held back"
+    run = json.loads(durun("ls", "--json").stdout)["runs"]
+    assert {r["id"]: (r["undelivered"], r["dead"]) for r in run} == {"r": (1, 1), "other": (0, 0)}
+    assert "1 messages could not be delivered" in durun("ls").stderr
+    assert listed(durun) == [("a", "dead"), ("b", "waiting")]
+    doc = json.loads(durun("outbox", "ls", "--json").stdout)
+    assert (doc["depth"], doc["dead"]) == (2, 1) and doc["oldest_age"] > 0 and doc["messages"][1]["behind"] == "r:1"
+    assert [w["kind"] for w in json.loads(durun("inbox", "--json").stdout)["inbox"]] == ["dead_letter"]
+    durun("outbox", "deliver")
+    assert listed(durun) == [("a", "dead"), ("b", "waiting")]
+
+    (durun.folder / "well").touch()
+    before = {line for line in durun.lines() if line.startswith("a ")}
+    durun("outbox", "retry", "r:1")
+    durun("outbox", "deliver", "r")
+    assert listed(durun) == []
+    assert [line for line in durun.lines() if line in before] and len(
+        {x for x in durun.lines() if x.startswith("a ")} - before
+    ) <= 1
+    assert listed(durun, "--all")[:2] == [("a", "delivered"), ("b", "delivered")]
+    durun("outbox", "retry", "r:1", exit=10)
+    durun("outbox", "drop", "r:1", exit=10)
+    durun("outbox", "show", "r:7", exit=5)
+    durun("outbox", "show", "nonsense", exit=2)
+
+
+def test_dropped_it_is_never_delivered_and_a_new_key_is_another_act(durun: Program) -> None:
+    durun.plan(PLAN)
+    durun("start", "plan.yaml", "--id", "r", "-q")
+    (key,) = {line.split()[1] for line in durun.lines() if line.startswith("a ")}
+    durun("outbox", "retry", "r", "--new-key")
+    durun("outbox", "deliver", exit=9)
+    keys = [line.split()[1] for line in durun.lines() if line.startswith("a ")]
+    assert keys[0] == key and keys[1] != key
+    durun("outbox", "drop", "r", "--note", "by phone")
+    said = json.loads(durun("outbox", "show", "r:1", "--json").stdout)
+    assert (said["status"], said["note"]) == ("dropped", "by phone") and said["request"]["shell"] == "sh"
+    durun("outbox", "deliver")
+    assert len(keys) == len([line for line in durun.lines() if line.startswith("a ")]) and "b" in durun.lines()
+
+
+def test_a_deliverer_that_stands_still_keeps_its_claim_and_one_that_died_loses_it(durun: Program) -> None:
+    durun.plan(SLOW)
+    driver = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.lines() == ["begun"])
+    os.kill(driver.pid, signal.SIGSTOP)
+    assert "nothing was due" in durun("outbox", "deliver").stderr or listed(durun) == [("a", "sending")]
+    assert durun.lines() == ["begun"]
+    os.kill(driver.pid, signal.SIGCONT)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    other = durun.begin("outbox", "deliver", "r")
+    until(lambda: any(b"deliver" in open(f"/proc/{p}/cmdline", "rb").read() for p in durun.processes()))  # noqa: SIM115
+    (durun.folder / "ledger.go").touch()
+    assert other.wait(60) == 0
+    other.communicate()
+    assert [line.split()[0] for line in durun.lines()] == ["begun", "a"], "its keeper lived: it is begun once"
+    durun("outbox", "deliver")
+    assert listed(durun) == []
+    assert durun.show("r")["effects"][0]["status"] == "done"
+
+
+def test_a_cancel_withdraws_what_was_not_begun_and_a_pause_holds_it(durun: Program) -> None:
+    states = PLAN.replace("c: {run: 'echo c >> \"$LEDGER\"', next: succeeded}", "c: {wait: 1h, next: succeeded}").replace(
+        "[succeeded, failed]", "[cancelled]"
+    )
+    durun.plan(states)
+    durun("start", "plan.yaml", "--id", "r", "--no-wait", exit=3)
+    assert listed(durun) == [("a", "dead"), ("b", "waiting")]
+    durun("pause", "r")
+    (durun.folder / "well").touch()
+    durun("outbox", "retry", "r")
+    assert "0 left" not in durun("outbox", "deliver").stderr and listed(durun) == [("a", "waiting"), ("b", "waiting")]
+    assert "durun outbox deliver r" in durun("cancel", "r", exit=4).stderr
+    durun("outbox", "deliver")
+    assert [s for _, s in listed(durun, "--all")] == ["withdrawn", "withdrawn", "delivered"]
+    assert "b" not in durun.lines() and "told of notify:cancelled" in durun.lines()
+    assert [e["status"] for e in durun.show("r")["effects"]] == ["not_done", "withdrawn", "done"]
+
+
+def test_what_was_delivered_is_undone_in_its_order(durun: Program) -> None:
+    durun.plan(
+        """
+start: a
+states:
+  a: {run: 'true', compensate: {run: 'echo undo-a >> "$LEDGER"', idempotent: true}, next: b}
+  b: {run: 'true', background: true, idempotent: true, compensate: {run: 'echo undo-b >> "$LEDGER"', idempotent: true}, next: c}
+  c:
+    run: 'exit 1'
+    background: true
+    idempotent: true
+    compensate: {run: 'echo undo-c >> "$LEDGER"', idempotent: true}
+    next: d
+  d: {run: 'true', background: true, idempotent: true, compensate: {run: 'echo undo-d >> "$LEDGER"', idempotent: true}, next: succeeded}
+"""
+    )
+    durun("start", "plan.yaml", "--id", "r")
+    durun("compensate", "r", exit=4)
+    assert durun.lines() == ["undo-b", "undo-a"], "what was never delivered is not undone"
+    assert listed(durun, "--all") == [("b", "delivered"), ("c", "dead"), ("d", "withdrawn")]
+
+
+def test_whoever_is_told_is_told_once_of_each_change(durun: Program) -> None:
+    durun.plan(
+        """
+notify:
+  - {on: [approval, blocked], run: 'echo "$DURUN_STATE" >> "$LEDGER"'}
+  - {on: succeeded, run: [sh, -c, 'echo "$0" >> "$LEDGER"', 'all of ${{ run.id }} with ${{ states.ask.output.answer }}']}
+  - {on: [approval], run: [echo, '${{ states.ask.output.answer }}']}
+start: ask
+states:
+  ask: {approval: {message: well?}, next: work}
+  work: {run: 'kill -9 $PPID $$', next: succeeded}
+"""
+    )
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    assert durun.lines() == ["notify:approval"]
+    assert "nobody is told" in durun("history", "r").stdout or [
+        e for e in json.loads(durun("history", "r", "--json").stdout)["events"] if e["kind"] == "not_told"
+    ]
+    durun("approve", "r", "--resume", exit=9)
+    assert durun.lines() == ["notify:approval", "notify:blocked"]
+    durun("resolve", "r", "--happened")
+    durun("resume", "r")
+    assert durun.lines()[-1] == "all of r with yes" and len(durun.lines()) == 3

@@ -1,0 +1,190 @@
+"""kill -9 at every moment in which a driver leaves and delivers messages: none is lost, none has two keys, and their order holds.
+
+The moments: before and after each commit, each claim, each outcome that is stored, each begin, each end heard, each recovery.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Died, Driving, Moments, Mortal
+from receiver import Receiver, answer, drop, half
+
+from durun.effects.locks import driver_alive
+from durun.engine import real_world
+from durun.machine.model import Status
+from durun.messages import Delivery
+from durun.store import read
+from durun.store.audit import audit
+from durun.store.messages import Messages
+from durun.store.runs import Store
+
+PLAN = """
+durun: 1
+name: messages
+pins: {env: [LEDGER]}
+start: a
+notify: [{on: [succeeded], run: 'echo "told $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"'}]
+states:
+  a: {run: 'echo "a $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"', background: true, idempotent: true, next: b}
+  b:
+    run: 'echo "b $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"; test "$(grep -c "^b" "$LEDGER")" -ge 2'
+    background: true
+    idempotent: true
+    retry: {max_attempts: 9, initial_interval: 10ms, jitter: none}
+    next: work
+  work: {run: 'sleep 0.05', idempotent: true, next: c}
+  c:
+    run: 'echo "c $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"'
+    background: true
+    probe: {run: 'grep -q "^c" "$LEDGER"'}
+    next: succeeded
+"""
+
+
+class DrivingMessages(Driving):
+    """A driver that delivers too, and may die around each claim and each outcome."""
+
+    def _engine(self, held: Any, plan: Any, at: Any) -> Any:
+        engine = super()._engine(held, plan, at)
+        store: Any = Mortal(Messages(self.file, Store(self.file).effect), self.moments, {"claim", "put"})
+        alive = lambda place: driver_alive(self.path + ".d", place)  # noqa: E731
+        engine.delivery = Delivery(
+            store, held.no, at.run, engine.performer, engine._moment, self.identity.place, alive, lambda _: None
+        )
+        return engine
+
+
+def life(folder: Path, plan: str, at: int | None, death: dict[str, bool]) -> tuple[Moments, DrivingMessages]:
+    """A run whose driver dies at one moment, and is taken up by others until it has ended and all is delivered."""
+    folder.mkdir()
+    moments, env = Moments(at), {"LEDGER": str(folder / "ledger")}
+    driving = DrivingMessages(folder, moments=moments)
+    try:
+        driving.start(plan, env=env).drive()
+        driving.leave()
+    except Died:
+        driving.die(**death)
+    driving = DrivingMessages(folder)
+    until = time.monotonic() + 30
+    while True:
+        broken = audit(driving.file).broken
+        assert not broken, broken
+        engine = driving.take() if driving.store.id_of("run") is not None else driving.start(plan, env=env)
+        engine.drive()
+        if engine.at.run.status is Status.SUCCEEDED and not read.undelivered(driving.file):
+            assert not audit(driving.file).broken
+            return moments, driving
+        assert engine.at.run.status in (Status.SUCCEEDED, Status.RUNNING), engine.at.run
+        assert time.monotonic() < until, read.messages(driving.file)
+        driving.leave()
+        driving = DrivingMessages(folder)
+
+
+def moments_of(folder: Path, plan: str) -> list[str]:
+    moments, driving = life(folder, plan, None, {})
+    driving.leave()
+    return moments.names
+
+
+@pytest.mark.parametrize("death", [{}, {"keeper": True}, {"keeper": True, "commands": True}], ids=["driver", "keeper", "commands"])
+def test_at_every_moment_each_command_is_delivered_in_order_with_one_key(tmp_path: Path, death: dict[str, bool]) -> None:
+    names = moments_of(tmp_path / "whole", PLAN)
+    assert {"before claim", "after claim", "before put", "after put", "before recover"} - set(names) == {"before recover"}
+    for at in range(len(names)):
+        moments, driving = life(tmp_path / str(at), PLAN, at, death)
+        driving.leave()
+        if moments.seen < at:
+            continue  # two things happened at once this time
+        lines = [line.split() for line in (tmp_path / str(at) / "ledger").read_text().splitlines()]
+        keys = {word: {key for w, key in lines if w == word} for word, _ in lines}
+        assert {word: len(found) for word, found in keys.items()} == {"a": 1, "b": 1, "c": 1, "told": 1}, (at, names[at])
+        first = list(dict.fromkeys(word for word, _ in lines if word != "told"))
+        assert first == ["a", "b", "c"], (at, names[at], lines)
+        if not death:  # its keeper lives: what was begun is never begun again
+            count = [sum(w == word for w, _ in lines) for word in ("a", "b", "c", "told")]
+            assert count == [1, 2, 1, 1], (at, names[at], lines)
+
+
+POST = """
+durun: 1
+name: post
+pins: {env: [LEDGER, FAR]}
+start: a
+states:
+  a:
+    http: {method: POST, url: '${{ pins.env.FAR }}/a', json: {n: 1}}
+    idempotent: true
+    background: true
+    retry: {max_attempts: 9, initial_interval: 10ms, jitter: none}
+    next: b
+  b:
+    http: {method: POST, url: '${{ pins.env.FAR }}/b', json: {n: 2}}
+    idempotent: true
+    background: true
+    retry: {max_attempts: 9, initial_interval: 10ms, jitter: none}
+    next: succeeded
+"""
+WAYS = {
+    "answered": [],
+    "dropped": [drop(after=True)],
+    "500": [answer(500)],
+    "503": [answer(503, headers={"Retry-After": "0"})],
+    "409": [answer(409)],
+    "half": [half()],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_at_every_moment_a_request_reaches_a_far_side_that_fails_with_one_key_and_one_text(tmp_path: Path, way: str) -> None:
+    def lived(name: str, at: int | None) -> tuple[Moments, Receiver]:
+        far = Receiver()
+        far.say(*WAYS[way], answer())
+        plan = POST.replace("pins: {env: [LEDGER, FAR]}", "pins: {env: [LEDGER]}").replace("${{ pins.env.FAR }}", far.url)
+        moments, driving = life(tmp_path / name, plan, at, {})
+        driving.leave()
+        far.close()
+        return moments, far
+
+    names = lived("whole", None)[0].names
+    for at in range(len(names)):
+        _, far = lived(str(at), at)
+        by_path: dict[str, set[tuple[str | None, bytes]]] = {}
+        for came in far.came:
+            by_path.setdefault(came.path, set()).add((came.key, came.body))
+        assert {path: len(found) for path, found in by_path.items()} == {"/a": 1, "/b": 1}, (at, names[at], far.came)
+        assert list(dict.fromkeys(came.path for came in far.came)) == ["/a", "/b"]
+
+
+def test_half_an_hour_without_the_far_side_loses_nothing_where_the_rule_says_an_hour(tmp_path: Path) -> None:
+    """The clock is moved, nobody sleeps; a budget counts what was asked for, not the time in which nobody delivered."""
+    far = Receiver()
+    plan = POST.replace("pins: {env: [LEDGER, FAR]}", "pins: {env: [LEDGER]}").replace("${{ pins.env.FAR }}", far.url)
+    plan = plan.replace("max_attempts: 9, initial_interval: 10ms", "max_elapsed: 1h, initial_interval: 1s, max_interval: 5m")
+    shift, tries = [0], 0
+    far.say(*[answer(503)] * 10, answer())
+    world = real_world()
+    world = world._replace(now=lambda w=world: w.now() + shift[0], clock=lambda w=world: w.clock() + shift[0])
+    env = {"LEDGER": str(tmp_path / "ledger")}
+    while shift[0] < 1_800_000:
+        driving = DrivingMessages(tmp_path, world=world)
+        engine = driving.take() if tries else driving.start(plan, env=env)
+        engine.drive()
+        driving.leave()
+        tries += 1
+        shift[0] += 180_000
+    for _ in range(40):
+        driving = DrivingMessages(tmp_path, world=world)
+        driving.take().drive()
+        left = read.undelivered(driving.file)
+        driving.leave()
+        shift[0] += 180_000
+        if not left:
+            break
+    far.close()
+    assert not left
+    assert len({came.key for came in far.came}) == 2 and len(far.came) >= 10
+    assert [came.path for came in far.came][-1] == "/b"
