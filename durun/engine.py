@@ -123,6 +123,7 @@ class Engine:
         self.signals = Signals()
         self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
         self.tick: Callable[[], None] = lambda: None  # called whenever the loop comes round, five times a second at least
+        self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
         self.hold = False  # True: nothing new is begun
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self._seen = -1
@@ -148,6 +149,19 @@ class Engine:
         self.held, moves = self.store.commit(
             self.held, self.at.run, lambda notes: self._decide(list(events), notes, moment), moment.now
         )
+        self._took(moves)
+
+    def words_for(self, events: list[Happening]) -> tuple[Held, Run, Callable[[list[Note]], list[Move]]]:
+        """What a commit of several runs together needs of this one; `took` tells it what became of that."""
+        moment = self._moment()
+        return self.held, self.at.run, lambda notes: self._decide(events, notes, moment)
+
+    def took(self, held: Held, moves: list[Move]) -> None:
+        """These moves were committed."""
+        self.held = held
+        self._took(moves)
+
+    def _took(self, moves: list[Move]) -> None:
         for move in moves:
             apply(self.at, move)
         try:
@@ -192,7 +206,7 @@ class Engine:
         for effect in left[:-1]:
             self.performer.begin(self.at.run, effect, more=True)
         for effect in left[-1:]:
-            self.performer.begin(self.at.run, effect)
+            self.performer.begin(self.at.run, effect, more=self.holds_back)
         for no in [no for move in moves for no in move.stop]:
             self._stop(no)
 
@@ -207,7 +221,7 @@ class Engine:
 
     # --- the loop ---
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         """Begins what is due of what the run has left to be delivered."""
         if self.delivery is None or self.hold or self.signals.told or self._paused():
             return
@@ -217,7 +231,7 @@ class Engine:
             self.delivery.stop(int(cancel.get("grace", stopping.GRACE)))
         self.delivery.begin()
 
-    def _told_of(self, events: list[Happening]) -> list[Happening]:
+    def told_of(self, events: list[Happening]) -> list[Happening]:
         """What has happened to the run itself; what became of its messages is stored apart."""
         if self.delivery is None:
             return events
@@ -257,24 +271,16 @@ class Engine:
         With `sit` it waits for people too: it goes on listening for notes until the run has ended.
         """
         assert self.performer is not None
-        if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
-            self.move(Rebooted())
-        for p in list(self.at.positions.values()):
-            if p.phase is Phase.HELD:
-                self.move(Settle(p.scope))
-        over = self._over_in()
-        if over is not None and over <= 0:
-            self.move(TimeOver())
-        self.recover()
+        self.begin_driving()
         while True:
             self._sign()
             self.tick()
-            self._deliver()
+            self.deliver()
             if self.signals.told:
                 if self._leave():
                     return
                 continue
-            if self._does_not_stop():
+            if self.does_not_stop():
                 return
             if self.at.run.status in TERMINAL:
                 if self.delivery is None or not self.delivery.busy:
@@ -287,15 +293,28 @@ class Engine:
                 continue
             due = None if self._paused() else self.next_due()
             if not self.performer.busy and not sit and (due is None or not wait):
-                if self._notes():
+                if self.noted():
                     self.move()
                     continue
                 return
             self._wait(due)
 
+    def begin_driving(self) -> None:
+        """What whoever takes the run up sees to first."""
+        assert self.performer is not None
+        if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
+            self.move(Rebooted())
+        for p in list(self.at.positions.values()):
+            if p.phase is Phase.HELD:
+                self.move(Settle(p.scope))
+        over = self._over_in()
+        if over is not None and over <= 0:
+            self.move(TimeOver())
+        self.recover()
+
     def _go(self) -> bool:
         """Does the next thing that can be done without waiting. False where there is none."""
-        ready = None if self._paused() else self._ready()
+        ready = self.ready()
         if ready is not None:
             self.move(ready)
         return ready is not None
@@ -304,7 +323,7 @@ class Engine:
         """While a person is asked at the terminal: hears what others say, and what time brings. Whether anything did."""
         if self._go():
             return True
-        if not self._notes():
+        if not self.noted():
             return False
         self.move()
         return True
@@ -314,8 +333,10 @@ class Engine:
         moment = self._moment()
         self.move(answer._replace(now=moment.now, clock=moment.clock, boot=moment.boot))
 
-    def _ready(self) -> Happening | None:
+    def ready(self) -> Happening | None:
         """The next thing that can be done without waiting."""
+        if self._paused():
+            return None
         over = self._over_in()
         if over is not None and over <= 0:
             return TimeOver()
@@ -380,7 +401,7 @@ class Engine:
             self.performer.sign(f"{now:020d} {self.world.boot}\n")
             self._signed = now
 
-    def _does_not_stop(self) -> bool:
+    def does_not_stop(self) -> bool:
         """Whether all that is left under way outlived the last signal of a cancel: the run is blocked, and left."""
         assert self.performer is not None
         if not self._stop_by:
@@ -392,7 +413,7 @@ class Engine:
         self.move(NotStopped(tuple(pids), keeper))
         return True
 
-    def _notes(self) -> bool:
+    def noted(self) -> bool:
         """Whether something lies in the inbox; asked only when another process has written."""
         changed = self.store.changed()
         if changed == self._seen:
@@ -405,10 +426,10 @@ class Engine:
         over = self._over_in()
         soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
         timeout = max(0.0, soon) / 1000
-        events = self._told_of(self.performer.receive(timeout, self.signals.wake))
+        events = self.told_of(self.performer.receive(timeout, self.signals.wake))
         if events:
             self.move(*map(self._listened, events))
-        if not events and self.at.run.status not in TERMINAL and self._notes():
+        if not events and self.at.run.status not in TERMINAL and self.noted():
             self.move()
 
     def _listened(self, event: Happening) -> Happening:
@@ -442,10 +463,10 @@ class Engine:
     def _hear(self) -> None:
         """Commits what has ended while durun leaves, each end on its own; or what others left in the inbox."""
         assert self.performer is not None
-        events = self._told_of(self.performer.receive(TICK, self.signals.wake))
+        events = self.told_of(self.performer.receive(TICK, self.signals.wake))
         for event in events:
             self.move(event)
-        if not events and self._notes():
+        if not events and self.noted():
             self.move()
 
     def _paused(self) -> bool:

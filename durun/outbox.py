@@ -23,6 +23,7 @@ from durun.effects.command import (
     KeeperGone,
     NoStart,
     Refused,
+    Report,
     Request,
     read_whole,
     tail,
@@ -303,8 +304,6 @@ class Deliverer:
             return self._receive(timeout, wake)
 
     def _receive(self, timeout: float, wake: int | None) -> list[Happening]:
-        events: list[Happening] = [*self._known]
-        self._known = []
         wait = min(timeout, LOOK) if self._adopted else timeout
         files: list[Any] = [self.commands] + ([wake] if wake is not None else [])
         write: list[int] = []
@@ -313,12 +312,17 @@ class Deliverer:
             wait = min(wait, self._sender.patience())
             read, write, odd = self._sender.files()
             files += read
-        ready = select.select(files, write, odd, 0.0 if events else max(0.0, wait))[0]
+        ready = select.select(files, write, odd, 0.0 if self._known else max(0.0, wait))[0]
         if wake is not None and wake in ready:
             os.read(wake, 4096)
-        if self.commands in ready:
-            for report in self.commands.receive(None):
-                events += self._report(report)
+        return self.gather(self.commands.receive(None) if self.commands in ready else [])
+
+    def gather(self, reports: list[Report]) -> list[Happening]:
+        """What has happened, from what the keeper said of this run, and from what can be seen without waiting."""
+        events: list[Happening] = [*self._known]
+        self._known = []
+        for report in reports:
+            events += self._report(report)
         if self._sent:
             events += [self._answered(answer) for answer in self._sender.act()]
         for adopted in list(self._adopted.values()):
@@ -326,6 +330,17 @@ class Deliverer:
             if event is not None:
                 events.append(event)
         return events
+
+    def files(self) -> tuple[list[int], list[int], list[int]]:
+        """What to wait for beside the keeper, as `select` takes it."""
+        return self._sender.files() if self._sent else ([], [], [])
+
+    def patience(self) -> float:
+        """Seconds until it has to be looked, whatever the keeper says."""
+        if self._known:
+            return 0.0
+        wait = LOOK if self._adopted else 60.0
+        return min(wait, self._sender.patience()) if self._sent else wait
 
     def _answered(self, answer: Any) -> Happening:
         """What became of a request, with no value of a secret in what will be stored of it."""
@@ -345,7 +360,7 @@ class Deliverer:
             raise Superseded("another driver has closed the gate of this one")
         return Moved(effect.no)
 
-    def _report(self, report: End | NoStart | Full | Refused | KeeperGone) -> list[Happening]:
+    def _report(self, report: Report) -> list[Happening]:
         if isinstance(report, KeeperGone):
             return self._without_keeper(report)
         self._vain = 0
@@ -362,9 +377,13 @@ class Deliverer:
         if self._vain >= VAIN:
             what = f"the keeper of {self.commands.path} died, and so did the {VAIN - 1} before it, before they began anything"
             raise StoreUnusable(f"{what} ({gone.why}): nothing more is begun; mend that, then resume")
+        return self.renew(new_commands(self.commands.folder, self._new_place()))
+
+    def renew(self, commands: Commands) -> list[Happening]:
+        """The keeper of these commands takes the place of one that died, and what that held is looked for."""
         issued, self._issued = list(self._issued.values()), {}
         self._retired.append(self.commands)
-        self.commands = new_commands(self.commands.folder, self._new_place())
+        self.commands = commands
         self._own.add(self.commands.place)
         return [event for effect in issued if (event := self.recover(effect)) is not None]
 
@@ -399,10 +418,15 @@ class Deliverer:
 
     def close(self, *, keep: bool) -> None:
         """Lets the keepers go; with `keep` their notes stay."""
-        if self._sender is not None:
-            self._sender.close()
+        self.close_sender()
         for commands in [*self._retired, self.commands]:
             commands.close(keep=keep or commands is not self.commands)
+
+    def close_sender(self) -> None:
+        """Drops what is on the wire; the keeper may be that of other runs too."""
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
 
 
 def ran(begun: Begun, awake: float, boot: float) -> float:

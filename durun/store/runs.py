@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from durun.errors import Held as HeldByAnother
-from durun.errors import NeedsPerson, Superseded
+from durun.errors import NeedsPerson, Refusal, StoreUnusable, Superseded
 from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
@@ -175,23 +175,42 @@ class Store:
         `sign` tells the last sign of life of a driver; `awake` is the reading from which the run's time counts here.
         """
         with self.file.write() as db:
-            hold = read.hold(self.file) if to_drive else None
-            if hold is not None:
-                raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
-            row = rows(db, "SELECT id, driver, fence, seq, events, driven, awake, awake_boot, gap FROM runs WHERE no = ?", (no,))[0]
-            id, before, fence, seq, events, *account = row
-            if before is not None and before != driver.place and alive(before):
-                raise HeldByAnother(who_holds(db, id, before))
-            self._driver(db, driver, now)
-            account[3] = value_of(account[3])
-            after = taken_over(Account(*account), sign(before) if before else None, awake, driver.boot)
-            db.execute(
-                "UPDATE runs SET driver = ?, fence = fence + 1, driven = ?, awake = ?, awake_boot = ?, gap = ?"
-                " WHERE no = ? AND fence = ?",
-                (driver.place, *after[:3], text_of(after.gap), no, fence),
-            )
-            _one(db, id)
-            return Held(no, fence + 1, seq, events)
+            return self._take(db, no, driver, alive, now, sign, awake, to_drive=to_drive)
+
+    def _take(
+        self, db: apsw.Connection, no: int, driver: Driver, alive: Callable[[str], bool], now: int, sign: Sign,
+        awake: int | None, *, to_drive: bool,
+    ) -> Held:  # fmt: skip
+        hold = read.hold(self.file) if to_drive else None
+        if hold is not None:
+            raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
+        row = rows(db, "SELECT id, driver, fence, seq, events, driven, awake, awake_boot, gap FROM runs WHERE no = ?", (no,))[0]
+        id, before, fence, seq, events, *account = row
+        if before is not None and before != driver.place and alive(before):
+            raise HeldByAnother(who_holds(db, id, before))
+        self._driver(db, driver, now)
+        account[3] = value_of(account[3])
+        after = taken_over(Account(*account), sign(before) if before else None, awake, driver.boot)
+        db.execute(
+            "UPDATE runs SET driver = ?, fence = fence + 1, driven = ?, awake = ?, awake_boot = ?, gap = ?"
+            " WHERE no = ? AND fence = ?",
+            (driver.place, *after[:3], text_of(after.gap), no, fence),
+        )
+        _one(db, id)
+        return Held(no, fence + 1, seq, events)
+
+    def take_all(
+        self, nos: list[int], driver: Driver, alive: Callable[[str], bool], now: int, sign: Sign, awake: int
+    ) -> list[Held | Refusal]:
+        """The same of several runs, in one transaction: each is this driver's, or it is said why not."""
+        with self.file.write() as db:
+            found: list[Held | Refusal] = []
+            for no in nos:
+                try:
+                    found.append(self._take(db, no, driver, alive, now, sign, awake, to_drive=True))
+                except Refusal as e:
+                    found.append(e)
+            return found
 
     def let_go(self, held: Held, place: str | None = None) -> None:
         """Nobody drives the run any more, and a driver that holds no other is forgotten. Lost in a power cut it says nothing wrong:
@@ -407,6 +426,32 @@ class Store:
             for no in [*heard, *(note.no for note in notes)]:
                 db.execute("DELETE FROM notes WHERE no = ?", (no,))
         return at, moves
+
+    def commit_all(
+        self, asked: list[tuple[Held, Run, Callable[[list[Note]], list[Move]]]], now: int
+    ) -> list[tuple[Held, list[Move]] | Refusal | Superseded]:
+        """Moves of several runs in one transaction, a savepoint each: one that is refused, or whose fence was superseded, rolls
+        back alone, and it is said why."""
+        found: list[tuple[Held, list[Move]] | Refusal | Superseded] = []
+        with self.file.write() as db:
+            for held, before, decide in asked:
+                db.execute("SAVEPOINT one")
+                try:
+                    notes = self.notes(held.no)
+                    moves = decide(notes)
+                    at = self._write(db, held, before, moves, now) if moves else held
+                    for note in notes:
+                        db.execute("DELETE FROM notes WHERE no = ?", (note.no,))
+                    found.append((at, moves))
+                except StoreUnusable:
+                    raise
+                except (Refusal, Superseded) as e:
+                    db.execute("ROLLBACK TO one")
+                    self._literals.clear()
+                    self._requests.clear()
+                    found.append(e)
+                db.execute("RELEASE one")
+        return found
 
     def _write(self, db: apsw.Connection, held: Held, before: Run | None, moves: list[Move], now: int) -> Held:
         """Moves that are committed together: the row of the run once, and a position that several of them change once."""
