@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from durun.effects.boot import awake_ms, boot_id, boot_ms
+from durun.effects.once import alive as once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, stopping, timer
 from durun.machine.decide import decide, may_begin
@@ -34,6 +35,7 @@ from durun.machine.events import (
     NextUndo,
     NothingOwed,
     NotStopped,
+    OnceInDoubt,
     Pause,
     RanOn,
     Rebooted,
@@ -48,6 +50,7 @@ from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
+from durun.store.onces import begun as begun_once
 from durun.store.runs import Held, Judged, Note, Store
 
 TYPE_CHECKING = False
@@ -126,6 +129,7 @@ class Engine:
         self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
         self.hold = False  # True: nothing new is begun
         self._owed: list[int] = []  # what is to be undone, the youngest last
+        self._lingers = False  # a once that is to be undone lives
         self._seen = -1
         self._stopping = ""
         self._leave_by = 0.0
@@ -292,7 +296,7 @@ class Engine:
             if self._go():
                 continue
             due = None if self._paused() else self.next_due()
-            if not self.performer.busy and not sit and (due is None or not wait):
+            if not self.performer.busy and not sit and not self._lingers and (due is None or not wait):
                 if self.noted():
                     self.move()
                     continue
@@ -362,10 +366,18 @@ class Engine:
             self._owed = self._owed or self.store.owed(no)
             if not self._owed:
                 break
+            if self._owed[-1] < 0 and self._once_lives(self._owed[-1]):
+                return None
             found = self.store.undo(no, self._owed.pop())
             if found is not None:
                 return NextUndo(*found)
         return NothingOwed(len(self.store.failed_undos(no)))
+
+    def _once_lives(self, effect: int) -> bool:
+        """Whether a once that a step left behind is still under way: what becomes of it is waited for."""
+        name = begun_once(self.store.file, self.held.no, effect)
+        self._lingers = name is not None and once_alive(self.store.file.folder, name)
+        return self._lingers
 
     def settle_undoing(self) -> None:
         """Ends a compensation of which nothing is left."""
@@ -477,7 +489,7 @@ class Engine:
         return self.at.run.status in (Status.RUNNING, Status.COMPENSATING)
 
 
-WORDS: dict[str, type[Word]] = {"answer": Answer, "signal": Signal, "alive": Alive}
+WORDS: dict[str, type[Word | OnceInDoubt]] = {"answer": Answer, "signal": Signal, "alive": Alive, "once": OnceInDoubt}
 
 
 def event_of(note: Note) -> Happening:

@@ -7,7 +7,8 @@
     ├── PlanRefused       7      plan, input, id or migration refused; nothing was changed
     ├── StoreUnusable     8      the database cannot be used: newer, foreign, damaged, full, not writable
     ├── NeedsPerson       9      blocked, paused or stranded
-    └── NotPossible      10      too late, or not possible in this status; nothing was changed
+    ├── NotPossible      10      too late, or not possible in this status; nothing was changed
+    └── NotNow           75      a once of an attempt that is over, or in doubt: nothing was begun
 
     ExpressionError              an expression could not give a value: the error `expression` of a state, no exit of its own
     Superseded                   another driver has taken the run: this one stops without a further side effect
@@ -58,6 +59,11 @@ class NeedsPerson(Refusal):
 class NotPossible(Refusal):
     exit = 10
     code = "not_possible"
+
+
+class NotNow(Refusal):
+    exit = 75
+    code = "not_now"
 
 
 class ExpressionError(Exception):

@@ -6,6 +6,7 @@ taking a run over it finds out what became of each intent of the driver before: 
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import select
@@ -167,7 +168,9 @@ class Deliverer:
             "DURUN_DB": self.path,
         }
         stdin = r.get("stdin")
-        if stdin is not None:
+        if "stdin_base64" in r:
+            stdin = base64.b64decode(r["stdin_base64"])
+        elif stdin is not None:
             stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
         cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory
         capture = bool(r.get("capture"))

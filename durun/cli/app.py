@@ -59,6 +59,9 @@ HELP = {
     "message": "With --error: what it says.",
     "alive": "No word yet, but a sign of life: the wait's silence begins anew.",
     "new_key": "With another idempotency key: a deliberate repeat, another act to the far side.",
+    "idempotent": "It may be begun again, with the same key, where nobody knows whether it happened.",
+    "probe": "A command for sh that finds out whether it happened: 0 yes, 1 no, anything else: not known.",
+    "undo": "A command for sh that undoes it; it gets the recorded output on stdin.",
     "dedupe": "A mark of your own: a signal of this name that was sent with it before is dropped.",
 }
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
     "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
     "outbox ls": "outbox", "outbox show": "outbox", "outbox deliver": "outbox", "outbox retry": "outbox", "outbox drop": "outbox",
+    "once": "once",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
 }  # fmt: skip
 at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended
@@ -108,6 +109,9 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
     while at < len(words):
         word = words[at]
         at += 1
+        if word == "--":
+            free += words[at:]
+            break
         if not word.startswith("-") or word == "-":
             free.append(word)
             continue
@@ -138,8 +142,11 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
 
 
 def _placed(act: Callable[..., int], places: tuple[str, ...], free: list[str], given: dict[str, Any]) -> dict[str, Any] | None:
-    if places and act.__annotations__[places[0]].startswith("list[str]"):
-        return {places[0]: free, **given} if free or act.__defaults__ else None
+    if places and act.__annotations__[places[-1]].startswith("list[str]"):
+        rest = len(places) - 1
+        if len(free) < len(places) and not act.__defaults__:
+            return None
+        return {**dict(zip(places[:rest], free, strict=False)), places[-1]: free[rest:], **given}
     needed = len(places) - len(act.__defaults__ or ())
     if not needed <= len(free) <= len(places):
         return None

@@ -20,7 +20,8 @@ The core owns what happens next and whether something is allowed; the edge owns 
 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
 that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
-says what `undo` makes of it. TimeOver, RanOn, Rebooted and NotStopped speak of the run as a whole. What is not in the table raises
+says what `undo` makes of it. TimeOver, RanOn, Rebooted and NotStopped speak of the run as a whole, OnceInDoubt is heard where its
+attempt is under way, and dropped elsewhere. What is not in the table raises
 NotPossible, and then nothing has changed.
 """
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import asks, clock, control, doubt, message, request, signals, stopping, undo, walk
+from durun.machine import asks, clock, control, doubt, message, once_step, request, signals, stopping, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
     Alive,
@@ -48,6 +49,7 @@ from durun.machine.events import (
     NextUndo,
     NothingOwed,
     NotStopped,
+    OnceInDoubt,
     Pause,
     RanOn,
     Rebooted,
@@ -58,7 +60,7 @@ from durun.machine.events import (
     TimeOver,
 )
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, Run, Status
-from durun.machine.scope import path_of, some
+from durun.machine.scope import path_of, some, without_once
 from durun.plan.canonical import Plan
 
 
@@ -91,6 +93,8 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             control.take_up(d, event)
         case TimeOver():
             stopping.time_over(d)
+        case OnceInDoubt():
+            once_step.told(d, event)
         case NotStopped():
             stopping.not_stopped(d, event)
         case RanOn():
@@ -181,7 +185,7 @@ def _one(d: Draft, event: Resolve) -> Position:
     open_ones = [p for p in d.at.positions.values() if p.phase in phases and d.stands(p)]
     if d.run.status is Status.FAILED and event.state is None:
         open_ones = [p for p in open_ones if p.effect is not None] or open_ones
-    named = [p for p in open_ones if event.state is None or _path(p) == event.state]
+    named = [p for p in open_ones if event.state is None or _path(p) == without_once(event.state)]
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
         what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
         raise NotPossible(f"run {d.run.id}: {what}; it is {d.run.status}")

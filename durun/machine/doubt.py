@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
-from durun.machine import clock, fan, poll, request, retry, stopping, timer, undo, walk
+from durun.machine import clock, fan, once_step, poll, request, retry, stopping, timer, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, OutputError, fitting, of_no_start, output_of
+from durun.machine.scope import once_of
 from durun.plan.canonical import State
 
 Json = Any
@@ -31,7 +32,8 @@ def idempotent(d: Draft, p: Position) -> bool:
     return first is None or 0 <= d.moment.now - first <= word  # a clock that was set back proves nothing
 
 
-def _doubtful(d: Draft, p: Position) -> None:
+def doubtful(d: Draft, p: Position) -> None:
+    """The effect of a position is in doubt, and its undo waits until that is settled."""
     assert p.effect is not None
     d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT, ended_at=d.moment.now))
     undo.learnt(d, p, IN_DOUBT)
@@ -42,7 +44,7 @@ def lost(d: Draft, p: Position, why: str) -> None:
     no = p.effect
     assert no is not None
     p = d.put(p._replace(doubts=p.doubts + 1, cause=None))
-    _doubtful(d, p)
+    doubtful(d, p)
     d.tell("in_doubt", p, d.effect(no).attempt, why=why)
     if d.run.cancel is not None:
         return cancelled(d)
@@ -56,7 +58,7 @@ def lost(d: Draft, p: Position, why: str) -> None:
 def stopped(d: Draft, p: Position) -> None:
     """durun itself was stopped, and ended the command with it: in doubt, not counted, settled when somebody drives on."""
     assert p.effect is not None
-    _doubtful(d, p)
+    doubtful(d, p)
     d.tell("in_doubt", p, d.effect(p.effect).attempt, why="it was stopped together with durun")
     if d.run.cancel is not None:
         return cancelled(d)
@@ -257,7 +259,9 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
         fan.put_right(d, p.scope)
         clock.fresh(d)
-    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
+    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note, once=once_of(event.state))
+    if once_step.resolve(d, p, event):
+        return None
     if event.how == "retry":
         return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
     if event.how == "fail":

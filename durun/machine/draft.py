@@ -425,6 +425,8 @@ def count(found: Holders, scope: str, p: Position | None) -> None:
 def fits(plan: Plan, found: Holders, scope: str) -> bool:
     """Whether an effect may begin here now: in every map and parallel around it there is a place for its item or branch."""
     for part in scopes.parts(scope):
+        if part.kind == "once":
+            continue
         most = policy(scopes.level(plan, part.scope)["states"][part.state]).get("concurrency")
         if most is None:
             continue

@@ -195,6 +195,17 @@ class Signal(NamedTuple):
     boot: str = ""
 
 
+class OnceInDoubt(NamedTuple):
+    """A call of `durun once` in this attempt was told that it is not known whether it happened before."""
+
+    scope: str
+    state: str
+    visit: int
+    attempt: int
+    name: str
+    by: str = ""
+
+
 class Alive(NamedTuple):
     """A sign of life for the waits for a signal of this name."""
 
@@ -226,5 +237,6 @@ Happening = (
     | RanOn
     | Rebooted
     | NotStopped
+    | OnceInDoubt
     | Word
 )

@@ -96,7 +96,9 @@ def begin_more(d: Draft, path: str) -> None:
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The scope and the name of the state at a path."""
+    """The scope and the name of the state at a path; that of a once, which holds nothing, is none."""
+    if scope.once_of(path) is not None:
+        return "", ""
     at = max(path.rfind("."), path.rfind("/"))
     if at < 0:
         return "", path
@@ -159,7 +161,7 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
 def succeeded(d: Draft, inner: str, output: Json) -> None:
     """A branch, item or child came to its end."""
     part = scope.parts(inner)[-1]
-    if part.kind == "undo":
+    if part.kind in ("undo", "once"):
         return undo.undone(d, inner)
     p = _count_visits(d, part, inner)
     nth = d.position(inner).nth
@@ -176,7 +178,7 @@ def succeeded(d: Draft, inner: str, output: Json) -> None:
 def failed(d: Draft, inner: str, error: Json) -> None:
     """An error ended a branch, item or child. Its position stays, for whoever takes it up."""
     part = scope.parts(inner)[-1]
-    if part.kind == "undo":
+    if part.kind in ("undo", "once"):
         return undo.failed(d, inner, error)
     p = _count_visits(d, part, inner)
     stands = d.position(inner)

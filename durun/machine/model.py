@@ -125,6 +125,7 @@ class Position(NamedTuple):
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
     wants: Json = None  # ASKED: the question as it is shown; LISTENING: the signal and its longest silence
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
+    onces: Json = None  # the names of those of this attempt that are in doubt
 
 
 class StateRow(NamedTuple):
@@ -159,7 +160,7 @@ class Item(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """One row of the effect log: everything ever intended towards the outside.
+    """One row of the effect log: everything ever intended towards the outside. Onces have numbers below 0; see `once`.
 
     status: waiting | begin | done | not_done | not_certain | in_doubt | withdrawn
     """
@@ -168,7 +169,7 @@ class Effect(NamedTuple):
     scope: str
     state: str
     visit: int
-    kind: str  # run | http | probe | undo
+    kind: str  # run | http | probe | undo | once
     key: str
     request: Json
     status: str
@@ -340,8 +341,8 @@ class Move:
     """One decision: the rows that change, the intents to begin, the commands to stop, and what history says of it."""
 
     __slots__ = (
-        "answers", "begin", "effects", "fresh", "gone", "history", "items", "messages", "owed_again", "positions", "run", "said",
-        "signals", "states", "stop", "undo_status", "undos", "withdraw",
+        "answers", "begin", "effects", "fresh", "gone", "history", "items", "messages", "onces", "owed_again", "positions", "run",
+        "said", "signals", "states", "stop", "undo_status", "undos", "withdraw",
     )  # fmt: skip
 
     def __init__(self, run: Run, history: list[Event] | None = None) -> None:
@@ -355,6 +356,7 @@ class Move:
         self.undos: dict[int, Undo] = {}
         self.undo_status: dict[int, tuple[str, int | None]] = {}  # effect -> (status, the effect that undid it)
         self.owed_again = False  # undos that failed are owed again
+        self.onces: list[tuple[int, str | None, str, Json]] = []  # what a person says: (effect of the step, name, how, output)
         self.signals: dict[int, Sent] = {}
         self.messages: dict[int, Message] = {}
         self.withdraw = False  # messages that were not begun are withdrawn

@@ -2,7 +2,7 @@
 
 - '' is the run itself
 - `book.flight` is the branch `flight` of the state `book`, `each[cust-17]` an item by its label, `call/` a child plan,
-  `pay~` the undoing of what `pay` did
+  `pay~` the undoing of what `pay` did, `pay/once:mail~` that of a once of its
 - they nest: `book.flight.pay`, `each[cust-17].charge`, `call/book.flight`
 - a label holds no bracket, so a path is read in one way only
 """
@@ -17,8 +17,16 @@ from durun.plan.canonical import Level, Plan
 
 Json = Any
 
-PART = re.compile(r"([a-z][a-z0-9_]*)(?:\[([^\[\]]*)\]|([/~])|\.([a-z][a-z0-9_]*))\.?")
+PART = re.compile(r"([a-z][a-z0-9_]*)(?:\[([^\[\]]*)\]|/once:([^\[\]]+)~$|([/~])|\.([a-z][a-z0-9_]*))\.?")
+ONCE = "/once:"
 LABEL = re.compile(r"[^\[\]\x00-\x1f\x7f]{1,128}")
+
+
+# the undo of a once stands in no plan: its script was given with the call
+UNDO_OF_ONCE: Any = {
+    "start": "undo",
+    "states": {"undo": {"kind": "run", "act": {"script": ""}, "catch": [], "assign": {}, "max_visits": 1, "next": "succeeded"}},
+}
 
 
 class Part(NamedTuple):
@@ -26,7 +34,7 @@ class Part(NamedTuple):
 
     scope: str
     state: str
-    kind: str  # branch | item | child | undo
+    kind: str  # branch | item | child | undo | once (the undo of one)
     name: str
     inner: str  # the scope it leads to
 
@@ -64,6 +72,18 @@ def undo(path: str) -> str:
     return f"{path}~"
 
 
+def once_of(path: str | None) -> str | None:
+    """The name of the once that a path speaks of, None where it is that of a state. A label may hold any mark but a bracket."""
+    at = -1 if path is None else path.find(ONCE, path.rfind("]") + 1)
+    return None if path is None or at < 0 else path[at + len(ONCE) :]
+
+
+def without_once(path: str) -> str:
+    """The path of the state whose once a path speaks of."""
+    name = once_of(path)
+    return path if name is None else path[: -len(ONCE + name)]
+
+
 @lru_cache(maxsize=4096)
 def parts(scope: str) -> tuple[Part, ...]:
     """The steps that lead from the run itself to a scope. Raises ValueError for what is no scope."""
@@ -73,8 +93,11 @@ def parts(scope: str) -> tuple[Part, ...]:
         read = PART.match(scope, at)
         if read is None:
             raise ValueError(f"{scope!r} is no scope")
-        state, label, into, name = read.groups()
+        state, label, once, into, name = read.groups()
         inner = scope[: read.end()].removesuffix(".")
+        if once is not None:
+            found.append(Part(outer, f"{state}{ONCE}{once}", "once", "", scope))
+            break
         kind = "item" if label is not None else {"/": "child", "~": "undo"}.get(into, "branch")
         found.append(Part(outer, state, kind, label if label is not None else name or "", inner))
         at, outer = read.end(), inner
@@ -116,6 +139,8 @@ def level(plan: Plan, scope: str) -> Level:
         return plan
     at: Json = plan
     for part in parts(scope):
+        if part.kind == "once":
+            return UNDO_OF_ONCE  # type: ignore[no-any-return]
         state = at["states"][part.state]
         match part.kind:
             case "item":

@@ -53,6 +53,7 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
         d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, error), key))
 
 
+ONCE: Any = {"probe": {"yes": [0], "no": [1]}}  # what takes the place of a state for a once
 SEEN = ("input", "vars", "error", "item", "index", "run", "pins")  # what an undo may read beside what its own effect gave
 
 
@@ -213,6 +214,8 @@ def ask_probe(d: Draft, p: Position) -> None:
 def original(d: Draft, p: Position) -> State:
     """The state whose effect an undo position is about."""
     part = scope.parts(p.scope)[-1]
+    if part.kind == "once":
+        return ONCE  # type: ignore[no-any-return]
     return d.level(part.scope)["states"][part.state]
 
 
@@ -238,12 +241,16 @@ def answered(d: Draft, p: Position, said: str, event: Ended | Answered | CouldNo
         output = request.output_for(state, event) if isinstance(event, Answered) else output_of(state, event)
     except OutputError:
         return ask_person(d, p)
+    if state is ONCE and isinstance(event, Ended):
+        output = (event.stdout or b"").decode("utf-8", "replace")
     happened(d, p, output)
 
 
 def happened(d: Draft, p: Position, output: Json) -> None:
     """What was in doubt did happen: it is undone now."""
     assert p.effect is not None
+    if d.effect(p.effect).kind == "once":
+        return _once_happened(d, p, output)
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
     if (row := d.row(effect.scope, effect.state)).effect == effect.no:
         d.put_row(row._replace(has_output=effect.has_output))
@@ -257,6 +264,14 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     if undo.request is None and p.owed.get("undo") is not None:
         undo = undo._replace(request=p.owed["undo"], error="")
     _act(d, p, undo)
+
+
+def _once_happened(d: Draft, p: Position, output: Json) -> None:
+    """The same of a once: its undo was frozen with the call, and gets what it printed."""
+    assert p.effect is not None
+    output = "" if output is None else output
+    effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=True))
+    _act(d, p, Undo(effect.no, "owed", {**p.owed["undo"], "stdin": output}, p.owed["key"]))
 
 
 def not_needed(d: Draft, p: Position) -> None:

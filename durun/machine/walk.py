@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine import asks, clock, doubt, fan, message, poll, request, retry, secrets, signals, stopping, undo
+from durun.machine import asks, clock, doubt, fan, message, once_step, poll, request, retry, secrets, signals, stopping, undo
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft, Names, reason_of
 from durun.machine.events import CouldNotStart, Ended
@@ -286,7 +286,7 @@ def again(d: Draft, p: Position, **effect_changes: Json) -> None:
     effect = d.effect(p.effect)
     attempt = effect.attempt + (effect.first_at is not None)  # one that was never begun is not counted
     d.issue(effect._replace(attempt=attempt, ended_at=None, error=None, exit=None, **effect_changes))
-    d.put(issued(d, p._replace(asking=None, cause=None)))
+    d.put(issued(d, p._replace(asking=None, cause=None, onces=None)))
     d.tell("again", p, attempt)
 
 
@@ -308,6 +308,8 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         return follow(d, p.scope, _done(d, p, event, outcome))
     if "poll" in state and d.run.cancel is None and not p.stopping:
         return follow(d, p.scope, poll.not_yet(d, p, outcome))
+    if p.onces:
+        return once_step.left_in_doubt(d, p)
     error = error_of(p, outcome.name, outcome.message, attempt=effect.attempt, exit=outcome.exit)
     error["stderr"] = event.stderr if isinstance(event, Ended) else ""
     unsuccessful(d, p, error, outcome.how)

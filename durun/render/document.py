@@ -66,6 +66,8 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
             case "listening":
                 name = p["data"]["wants"]["signal"]
                 found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
+            case "doubt" if p["data"].get("onces"):
+                found += [_once_in_doubt(s, path, name) for name in p["data"]["onces"]]
             case "doubt":
                 found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done))
             case "held":
@@ -105,6 +107,13 @@ def _doubt(s: Summary, path: Json, settling: bool, *, done: bool) -> dict[str, J
         said = f"{of} has happened, and what it gave could not be used"
     ways = "--happened | --fail | --undone" if settling else "--happened | --retry | --fail"
     return _wanted(path, s.reason or "in_doubt", path, said, None, f"durun resolve {s.id} {_word(path)} {ways}")
+
+
+def _once_in_doubt(s: Summary, path: Json, name: str) -> dict[str, Json]:
+    """A once whose step has failed since nobody knows whether it happened."""
+    of = f"{path}/once:{name}"
+    said = f"whether once {name} of {path} happened is not known"
+    return _wanted(of, s.reason or "in_doubt", of, said, None, f"durun resolve {s.id} {_word(of)} --happened | --retry | --fail")
 
 
 def _word(path: str | None) -> str:

@@ -195,7 +195,7 @@ def ended(db: apsw.Connection) -> Found:
     )
     sql = (
         "SELECT r.no, 'is', r.status, 'and its effect', e.no, 'is', e.status FROM runs r JOIN effects e ON e.run = r.no"
-        f" WHERE r.status IN {ENDED} AND e.status IN ('begin', 'waiting') AND {NO_MESSAGE}"
+        f" WHERE r.status IN {ENDED} AND e.status IN ('begin', 'waiting') AND {NO_MESSAGE} AND e.kind <> 'once'"
     )
     yield from _ids(db, sql)
     sql = (
@@ -283,7 +283,7 @@ def under_way(db: apsw.Connection) -> Found:
     yield from _ids(
         db,
         "SELECT run, 'its effect', no, 'begins in no place' FROM effects"
-        " WHERE status = 'begin' AND (boot IS NULL OR place IS NULL)",
+        " WHERE status = 'begin' AND (boot IS NULL OR place IS NULL) AND kind <> 'once'",
     )
     yield from _ids(
         db, "SELECT run, 'its effect', no, 'waits, and has a place' FROM effects WHERE status = 'waiting' AND place IS NOT NULL"
@@ -295,7 +295,7 @@ def effect_numbers(db: apsw.Connection) -> Found:
     """The effects of a run are numbered from 1, without gaps, up to the next one."""
     sql = (
         "SELECT r.no, 'its next effect is', next_effect, 'after', count(e.no), 'effects up to', coalesce(max(e.no), 0)"
-        " FROM runs r LEFT JOIN effects e ON e.run = r.no GROUP BY r.no"
+        " FROM runs r LEFT JOIN effects e ON e.run = r.no AND e.no > 0 GROUP BY r.no"
         " HAVING count(e.no) <> next_effect - 1 OR coalesce(max(e.no), 0) <> next_effect - 1"
     )
     yield from _ids(db, sql)
@@ -361,6 +361,7 @@ def visits(db: apsw.Connection) -> Found:
             f"SELECT t.run, '{table}: visit', t.visit, 'of', t.state, 'which had', coalesce(s.visits, 0) FROM {table} t"
             " LEFT JOIN states s ON s.run = t.run AND s.scope = t.scope AND s.state = t.state WHERE t.visit > coalesce(s.visits, 0)"
             " AND (t.scope = '' OR s.visits IS NOT NULL) AND t.scope NOT LIKE '%~' AND t.state NOT LIKE 'notify:%'"
+            f"{' AND t.no > 0' * (table == 'effects')}"
         )
         yield from _ids(db, sql)
     sql = (
@@ -405,6 +406,23 @@ def undos(db: apsw.Connection) -> Found:
     yield from _ids(db, sql)
 
 
+@_invariant
+def onces(db: apsw.Connection) -> Found:
+    """A once has a number below 0 and a record, belongs to a command of its run, and is told where it is done."""
+    sql = (
+        "SELECT e.run, e.no, e.kind, o.effect, s.kind, e.status, coalesce(o.stdout, e.error, e.output) IS NULL FROM effects e"
+        " LEFT JOIN onces o ON o.run = e.run AND o.effect = e.no LEFT JOIN effects s ON s.run = e.run AND s.no = o.step"
+        " WHERE e.no <= 0 OR e.kind = 'once'"
+    )
+    for run, no, kind, record, step, status, silent in rows(db, sql):
+        if kind != "once" or no >= 0:
+            yield _of(db, run, f"its effect {no} is of the kind {kind}")
+        elif record is None or step != "run":
+            yield _of(db, run, f"its once {no} has no {'record' if record is None else 'step'}")
+        elif status == "done" and silent:
+            yield _of(db, run, f"its once {no} is done, and there is nothing to tell")
+
+
 # --- history ---
 
 
@@ -436,7 +454,7 @@ def history_kinds(db: apsw.Connection) -> Found:
 @_invariant
 def of_a_run(db: apsw.Connection) -> Found:
     """Every row belongs to a run."""
-    for table in ("positions", "states", "effects", "undos", "notes", "history"):
+    for table in ("positions", "states", "effects", "undos", "onces", "notes", "history"):
         yield from _ids(
             db, f"SELECT DISTINCT run, 'is no run, and has rows in {table}' FROM {table} WHERE run NOT IN (SELECT no FROM runs)"
         )

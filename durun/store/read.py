@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
+IN_ORDER = "e.no < 0, abs(e.no)"  # of effects that begin in the same millisecond: a once after its step
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at"
 
 
@@ -189,8 +190,12 @@ def details(file: File, no: int) -> dict[str, Json]:
 def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
     """The last effects of a run, in the order they were intended."""
     names = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
-    found = rows(file.db, f"SELECT {', '.join(names)} FROM effects WHERE run = ? ORDER BY no DESC LIMIT ?", (no, limit))
+    sql = f"SELECT {', '.join(names)} FROM effects WHERE run = ?"
+    found = rows(file.db, f"{sql} AND no > 0 ORDER BY no DESC LIMIT ?", (no, limit))
     out = [dict(zip(names, r, strict=True)) for r in reversed(found)]
+    if onces := rows(file.db, f"{sql} AND no < 0 ORDER BY no LIMIT ?", (no, limit)):
+        out += [dict(zip(names, r, strict=True)) for r in reversed(onces)]
+        out = sorted(out, key=lambda e: e["intended_at"])[-limit:]  # their numbers are of two kinds
     for e in out:
         e["error"] = _value(e["error"])
     return out
@@ -205,7 +210,7 @@ def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json
         "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, b.error, u.error, u.by FROM undos u"
         " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
         f" WHERE u.run = ?{'' if status is None else ' AND u.status = ?'}"
-        " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no DESC"
+        " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
     )
     out = []
     for *row, error, unfit, by in rows(file.db, sql, (no,) if status is None else (no, status)):

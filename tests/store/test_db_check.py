@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun("start", "plan.yaml", "--id", "waits", "--no-wait", exit=3)
     durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n", "ok.yaml")
     durun("start", "ok.yaml", "--id", "ended")
+    durun.plan(f"start: a\nstates: {{a: {{run: '{sys.executable} -m durun once x -- true', next: succeeded}}}}\n", "once.yaml")
+    durun("start", "once.yaml", "--id", "once")
     durun.plan("start: a\nstates: {a: {run: 'false', next: succeeded}}\n", "bad.yaml")
     durun("start", "bad.yaml", "--id", "fails", exit=1)
     durun.plan("start: a\nstates: {a: {run: 'false', background: true, idempotent: true, next: succeeded}}\n", "leaves.yaml")
@@ -76,15 +79,16 @@ def found(durun: Program, exit: int) -> Any:
 
 def test_a_whole_file_is_well_and_says_what_was_looked_at(whole: Program) -> None:
     doc = found(whole, 0)
-    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 5
-    assert doc["looked_at"]["effects"] == len(whole.show("waits")["effects"]) + 1 + 1 + 1 + 2
+    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 6
+    assert doc["looked_at"]["effects"] == len(whole.show("waits")["effects"]) + 1 + 1 + 1 + 2 + 2
     said = whole("db", "check")
-    assert said.stdout == "" and "well" in said.stderr and "5 runs" in said.stderr
+    assert said.stdout == "" and "well" in said.stderr and "6 runs" in said.stderr
 
 
 WAITS = "(SELECT no FROM runs WHERE id = 'waits')"
 ENDED = "(SELECT no FROM runs WHERE id = 'ended')"
 LEAVES = "(SELECT no FROM runs WHERE id = 'leaves')"
+ONCE = "(SELECT no FROM runs WHERE id = 'once')"
 FAILS = "(SELECT no FROM runs WHERE id = 'fails')"
 DOUBTFUL = "(SELECT no FROM runs WHERE id = 'doubt')"
 BREAKS = [
@@ -92,6 +96,10 @@ BREAKS = [
     ("foreign_keys", None, "UPDATE runs SET driver = 'nobody' WHERE id = 'waits'"),
     ("schema", None, "DROP INDEX runs_open"),
     ("schema", None, "CREATE TABLE mine (x)"),
+    ("onces", "once", f"DELETE FROM onces WHERE run = {ONCE}"),
+    ("onces", "once", f"UPDATE onces SET stdout = NULL WHERE run = {ONCE}"),
+    ("onces", "once", f"UPDATE onces SET step = 7 WHERE run = {ONCE}"),
+    ("onces", "once", f"UPDATE effects SET kind = 'run' WHERE run = {ONCE} AND no = -1"),
     ("json_well_formed", "waits", "UPDATE runs SET vars = '{' WHERE id = 'waits'"),
     ("json_well_formed", "ended", f"UPDATE history SET data = 'x' WHERE run = {ENDED} AND no = 1"),
     ("json_well_formed", "ended", f"UPDATE effects SET output = 'x' WHERE run = {ENDED}"),

@@ -123,11 +123,11 @@ CREATE TABLE items (
 
 CREATE TABLE effects (
   run         INTEGER NOT NULL REFERENCES runs (no),
-  no          INTEGER NOT NULL,
+  no          INTEGER NOT NULL,           -- from 1 upwards; of a once, which its own process writes, from -1 downwards
   scope       TEXT NOT NULL,
   state       TEXT NOT NULL,
   visit       INTEGER NOT NULL,
-  kind        TEXT NOT NULL CHECK (kind IN ('run', 'http', 'probe', 'undo')),
+  kind        TEXT NOT NULL CHECK (kind IN ('run', 'http', 'probe', 'undo', 'once')),
   key         TEXT NOT NULL,
   request     TEXT NOT NULL,              -- JSON, frozen
   status      TEXT NOT NULL CHECK (status IN
@@ -167,6 +167,18 @@ CREATE TABLE messages (
   PRIMARY KEY (run, effect)
 ) WITHOUT ROWID;
 CREATE INDEX messages_open ON messages (run, effect) WHERE status IN ('waiting', 'sending', 'dead');
+
+CREATE TABLE onces (
+  run    INTEGER NOT NULL,
+  effect INTEGER NOT NULL,                -- its row in effects
+  step   INTEGER NOT NULL,                -- the effect whose command calls for it
+  key    TEXT NOT NULL,
+  file   TEXT NOT NULL,                   -- its process holds it locked, and its command prints into it
+  stdout BLOB,                            -- what it printed, told to later calls; NULL where there is nothing to tell
+  UNIQUE (run, step, key),
+  FOREIGN KEY (run, effect) REFERENCES effects (run, no) ON DELETE CASCADE
+);
+CREATE INDEX onces_effect ON onces (run, effect);
 
 CREATE TABLE notes (
   no   INTEGER PRIMARY KEY AUTOINCREMENT,
