@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from durun.machine.decide import begin, decide, may_begin
-from durun.machine.events import Cancel, Due, Ended, Go, Lost, Moment, Resolve, Settle
+from durun.machine.events import Cancel, Due, Ended, Go, Lost, Moment, OnceInDoubt, Resolve, Settle
 from durun.machine.model import Checkpoint, Item, Phase, Run, Status, apply
 from durun.machine.scope import path_of
 from durun.plan.check import read
@@ -146,6 +146,8 @@ def happenings(world: World) -> list[Any]:
     """What may come next; there is always something that leads on."""
     found: list[Any] = []
     for no in world.open():
+        e = world.at.effects[no]
+        found.append(OnceInDoubt(e.scope, e.state, e.visit, e.attempt, "mail"))
         found += [Ended(no, 0)] * 4 + [Ended(no, 1), Ended(no, -15, "sibling"), Lost(no, "killed"), Ended(no, -2, "leaving")]
     for p in world.at.positions.values():
         match p.phase:
@@ -159,6 +161,7 @@ def happenings(world: World) -> list[Any]:
                 found += [Due(p.scope)] * 2
             case Phase.DOUBT:
                 path = path_of(p.scope, p.state)
-                found += [Resolve("happened", path), Resolve("retry", path), Resolve("fail", path)]
+                paths = [path, *(f"{path}/once:{name}" for name in p.onces or ())]
+                found += [Resolve(how, path) for path in paths for how in ("happened", "retry", "fail")]
     assert found, (world.at.run.status, world.at.positions)
     return [*found, Cancel()] if len(found) > 4 else found
