@@ -6,7 +6,6 @@ taking a run over it finds out what became of each intent of the driver before: 
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 import select
@@ -169,6 +168,8 @@ class Deliverer:
         }
         stdin = r.get("stdin")
         if "stdin_base64" in r:
+            import base64
+
             stdin = base64.b64decode(r["stdin_base64"])
         elif stdin is not None:
             stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")

@@ -15,9 +15,9 @@ import apsw
 
 from durun.errors import NotNow
 from durun.machine import once
-from durun.machine.model import Phase
+from durun.machine.model import Effect, Phase, Undo
 from durun.machine.once import Call, Said, Seen
-from durun.machine.outcome import DONE, NOT_DONE
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
 from durun.store.read import place_of
@@ -47,6 +47,7 @@ class Found(NamedTuple):
     request: Json
     first_at: int
     ends: str  # why nothing more begins in it; '' where it may
+    awaited: bool  # whether its run stands there: of what is in the background nothing is said to the run
 
 
 class Record(NamedTuple):
@@ -78,10 +79,17 @@ class Onces:
             " JOIN effects e ON e.run = p.run AND e.no = p.effect"
             " WHERE p.run = ? AND p.scope = ? AND p.state = ? AND p.visit = ? AND p.phase = ? AND e.status = 'begin'"
         )
-        for effect, attempt, key, request, first_at, data in rows(db, sql, (no, scope, state, step.visit, Phase.ACTING)):
+        left = (
+            "SELECT e.no, e.attempt, e.key, e.request, e.first_at, NULL FROM messages m"
+            " JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.run = ? AND m.status = 'sending'"
+            " AND e.scope = ? AND e.state = ? AND e.visit = ? AND e.status = 'begin' AND e.kind = 'run'"
+        )
+        at = (no, scope, state, step.visit)
+        for effect, attempt, key, request, first_at, data in rows(db, sql, (*at, Phase.ACTING)) or rows(db, left, at):
             if (attempt, key) == (step.attempt, step.key):
-                ends = "cancelled" if cancel is not None else "stopped" if json.loads(data).get("stopping") else ""
-                return Found(no, effect, scope, state, step.visit, attempt, json.loads(request), first_at, ends)
+                stopping = data is not None and json.loads(data).get("stopping")
+                ends = "cancelled" if cancel is not None else "stopped" if stopping else ""
+                return Found(no, effect, scope, state, step.visit, attempt, json.loads(request), first_at, ends, data is not None)
         raise NotNow(
             f"run {step.run}: attempt {step.attempt} of {step.path} (visit {step.visit}) is over: nothing was begun;"
             f" `durun show {step.run}` says how it stands"
@@ -179,10 +187,11 @@ class Onces:
                 told = {
                     "scope": found.scope, "state": found.state, "visit": found.visit, "attempt": found.attempt, "name": call.name,
                 }  # fmt: skip
-                db.execute(
-                    "INSERT INTO notes (run, kind, data, by, at) VALUES (?, 'once', ?, '', ?)",
-                    (found.run, canonical_text(told), now),
-                )
+                if found.awaited:
+                    db.execute(
+                        "INSERT INTO notes (run, kind, data, by, at) VALUES (?, 'once', ?, '', ?)",
+                        (found.run, canonical_text(told), now),
+                    )
             return verdict
 
     def record(self, run: int, no: int) -> Record:
@@ -209,7 +218,16 @@ def _no_need(db: apsw.Connection, run: int, no: int) -> None:
     db.execute("UPDATE undos SET status = 'not_needed' WHERE run = ? AND effect = ? AND status = 'registered'", (run, no))
 
 
-def printed(db: apsw.Connection, run: int, no: int) -> Json:
+def to_undo(db: apsw.Connection, run: int, effect: Effect, undo: Undo) -> tuple[Effect, Undo]:
+    """A once whose process is gone, and its undo as it is done: with what was printed. One without an end is in doubt."""
+    if effect.status == "begin":
+        effect = effect._replace(status=IN_DOUBT)
+    if undo.status == "owed" and undo.request is not None and "stdin" not in undo.request:
+        undo = undo._replace(request={**undo.request, **_printed(db, run, effect.no)})
+    return effect, undo
+
+
+def _printed(db: apsw.Connection, run: int, no: int) -> Json:
     """What a once printed, as the stdin of its undo."""
     raw = rows(db, "SELECT stdout FROM onces WHERE run = ? AND effect = ?", (run, no))[0][0] or b""
     try:

@@ -301,6 +301,8 @@ def output_of(file: File, no: int, path: str | None) -> tuple[bool, Json]:
         text = rows(file.db, "SELECT output FROM runs WHERE no = ?", (no,))[0][0]
         return text is not None, _value(text)
     path = path.removesuffix("/")  # a child gives what the state that calls it gives
+    if "/once:" in path[path.rfind("]") + 1 :] and not path.endswith("~undo"):
+        return _printed_by(file, no, path)
     of_state = (
         "SELECT s.ended AND s.error IS NULL, coalesce(s.output, e.output) FROM states s"
         " LEFT JOIN effects e ON e.run = s.run AND e.no = s.effect WHERE s.run = ? AND s.scope = ? AND s.state = ?"
@@ -315,6 +317,18 @@ def output_of(file: File, no: int, path: str | None) -> tuple[bool, Json]:
         if found:
             return bool(found[0][0]), _value(found[0][1])
     return False, None
+
+
+def _printed_by(file: File, no: int, path: str) -> tuple[bool, Json]:
+    """What a once printed the last time it was done, as text."""
+    of_step = path[: path.index("/once:", path.rfind("]") + 1)]
+    scope, state = place_of(of_step)
+    sql = (
+        "SELECT status = 'done' AND stdout IS NOT NULL, stdout FROM effects JOIN onces ON onces.run = effects.run AND effect = no"
+        " WHERE effects.run = ? AND scope = ? AND state = ? ORDER BY no LIMIT 1"
+    )
+    found = rows(file.db, sql, (no, scope, state + path[len(of_step) :]))
+    return (bool(found[0][0]), (found[0][1] or b"").decode("utf-8", "replace").removesuffix("\n")) if found else (False, None)
 
 
 def secrets(file: File, no: int) -> tuple[list[Json], str]:

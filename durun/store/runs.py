@@ -20,7 +20,7 @@ from durun.errors import NeedsPerson, Refusal, StoreUnusable, Superseded
 from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
-from durun.store import messages, onces, read
+from durun.store import messages, read
 from durun.store.file import File, failing, rows
 
 Json = Any
@@ -295,13 +295,12 @@ class Store:
             if not found or found[0][1] not in ("owed", "registered"):
                 return None
             no_, status, request, key, error = found[0]
-            undo = Undo(no_, status, value_of(request), key, error)
-            if effect < 0 and status == "owed" and undo.request is not None and "stdin" not in undo.request:
-                undo = undo._replace(request={**undo.request, **onces.printed(db, no, effect)})
-            found_effect = self.effect(db, no, effect)
-            if effect < 0 and found_effect.status == "begin":  # whoever asks knows that its process is gone
-                found_effect = found_effect._replace(status="in_doubt")
-            return found_effect, undo
+            its, undo = self.effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
+            if effect < 0:
+                from durun.store import onces
+
+                return onces.to_undo(db, no, its, undo)
+            return its, undo
 
     def failed_undos(self, no: int) -> list[tuple[int, str, str]]:
         """(effect, scope, state) of what could not be undone."""
@@ -488,6 +487,8 @@ class Store:
         if move.messages or move.withdraw:
             messages.write(db, held.no, move)
         for said in move.onces:
+            from durun.store import onces
+
             onces.resolved(db, held.no, *said, now)
         for a in move.answers:
             db.execute(

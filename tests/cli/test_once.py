@@ -112,6 +112,23 @@ def test_each_round_of_a_poll_has_onces_of_its_own(steps: Program) -> None:
     assert steps.lines() == ["x", "x"]
 
 
+def test_it_works_in_the_background_also_after_the_run_has_gone_on(steps: Program) -> None:
+    text = "./once x -- ./do x; ./once y -- ./do y; test $DURUN_ATTEMPT = 3"
+    step(steps, text, background=True, idempotent=True, retry={"initial_interval": "1ms"})
+    run = steps.start()
+    assert steps.lines() == ["x", "y"]
+    assert {path: e["attempt"] for path, e in onces(steps, run).items()} == {"a/once:x": 1, "a/once:y": 1}
+
+
+def test_output_prints_what_was_recorded(steps: Program) -> None:
+    step(steps, "./once a/b~c -- ./do x; ./once bad -- false || true; ./once none -- true")
+    run = steps.start()
+    assert steps("output", run, "a/once:a/b~c").stdout == "did x\n"
+    assert steps("output", run, "a/once:none").stdout == "\n"
+    for name in ("bad", "no"):
+        steps("output", run, f"a/once:{name}", exit=10)
+
+
 # --- failures ---
 
 
