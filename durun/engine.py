@@ -127,7 +127,7 @@ class Engine:
         self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
         self.hold = False  # True: nothing new is begun
         self._owed: list[int] = []  # what is to be undone, the youngest last
-        self._lingers = False  # a once that is to be undone lives
+        self.lingers = False  # a once that is to be undone lives
         self._seen = -1
         self._stopping = ""
         self._leave_by = 0.0
@@ -294,7 +294,7 @@ class Engine:
             if self._go():
                 continue
             due = None if self._paused() else self.next_due()
-            if not self.performer.busy and not sit and not self._lingers and (due is None or not wait):
+            if not self.performer.busy and not sit and not self.lingers and (due is None or not wait):
                 if self.noted():
                     self.move()
                     continue
@@ -377,8 +377,8 @@ class Engine:
         from durun.store.onces import begun
 
         name = begun(self.store.file, self.held.no, effect)
-        self._lingers = name is not None and alive(self.store.file.folder, name)
-        return self._lingers
+        self.lingers = name is not None and alive(self.store.file.folder, name)
+        return self.lingers
 
     def settle_undoing(self) -> None:
         """Ends a compensation of which nothing is left."""

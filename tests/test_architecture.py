@@ -24,8 +24,9 @@ MAY = {
     "outbox": {"errors", "plan", "machine", "store", "effects"},
     "messages": {"errors", "plan", "machine", "store", "effects", "outbox"},
     "engine": {"errors", "plan", "machine", "store", "effects", "outbox", "messages"},
+    "work": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine"},
     "render": {"errors", "plan", "machine", "store"},
-    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine", "render"},
+    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine", "work", "render"},
 }
 DOORS = {
     "apsw": ("store",),

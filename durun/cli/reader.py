@@ -23,6 +23,7 @@ COMMANDS = {
     "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",
     "approve": "people", "reject": "people", "signal": "people", "inbox": "people",
+    "work": "work",
     "outbox ls": "outbox", "outbox show": "outbox", "outbox deliver": "outbox", "outbox retry": "outbox", "outbox drop": "outbox",
     "once": "once",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",

@@ -110,6 +110,34 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int) -> list[Summa
     return [s for s in found if not asked[s.driver] or s.status == "paused"]
 
 
+def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
+    """The runs that `work` may go on with, those first that were due first: interrupted, due, or with something in their inbox;
+    nothing of what a living driver holds."""
+    may = f"{OPEN} AND status <> 'paused'"
+    sql = (
+        f"SELECT no, driver, 0 d FROM runs WHERE {OPEN} AND status IN ('running', 'compensating')"
+        f" UNION SELECT run, driver, min(p.due) FROM positions p JOIN runs ON runs.no = run WHERE p.due <= ? AND {may} GROUP BY run"
+        f" UNION SELECT run, driver, 0 FROM notes JOIN runs ON runs.no = run WHERE {OPEN} ORDER BY d, no"
+    )
+    if hold(file) is not None:
+        return []
+    asked: dict[str | None, bool] = {None: False}
+    found: dict[int, None] = {}
+    for no, driver, _ in rows(file.db, sql, (now,)):
+        if driver not in asked:
+            asked[driver] = alive(driver)
+        if not asked[driver]:
+            found[no] = None
+    return list(found)
+
+
+def next_due(file: File, now: int) -> int | None:
+    """When something is due next (UTC ms) that is not due yet: a wait of a run, or a message."""
+    found = rows(file.db, "SELECT min(due) FROM positions WHERE due > ?", (now,))[0][0]
+    message = rows(file.db, f"SELECT min(due) FROM messages WHERE {UNDELIVERED} AND due > ?", (now,))[0][0]
+    return min((at for at in (found, message) if at is not None), default=None)
+
+
 def _not_a_child(file: File, id: str) -> None:
     """A child is a part of the run that called it, and is seen and moved with it. Raises NoSuchRun where this is one."""
     sql = "SELECT runs.id, scope, states.state FROM states JOIN runs ON runs.no = states.run WHERE child = ? LIMIT 1"

@@ -219,6 +219,13 @@ class Store:
             db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (held.no, held.fence))
             db.execute("DELETE FROM drivers WHERE place = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?)", (place, place))
 
+    def let_go_all(self, held: list[Held]) -> None:
+        """The same of several runs in one transaction; their driver goes on with others."""
+        if held:
+            with self.file.write(synced=False) as db:
+                for one in held:
+                    db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (one.no, one.fence))
+
     # to read
 
     def pinned(self, no: int) -> Pinned:

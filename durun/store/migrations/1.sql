@@ -94,6 +94,8 @@ CREATE TABLE positions (
   PRIMARY KEY (run, scope)
 ) WITHOUT ROWID;
 
+CREATE INDEX positions_due ON positions (due, run) WHERE due IS NOT NULL; -- what is due next, among many that wait
+
 CREATE TABLE states (
   run    INTEGER NOT NULL REFERENCES runs (no),
   scope  TEXT NOT NULL,

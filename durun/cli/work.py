@@ -1,0 +1,78 @@
+"""`durun work`: one process that goes on with all that can go on, until it is told to stop."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from durun.cli.common import alive_in, last_sign_in, on_terminal, opened
+from durun.cli.reader import out_json, say
+from durun.errors import Usage
+from durun.store import read
+
+Json = Any
+
+
+def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, json: bool = False, db: str | None = None) -> int:
+    """Take up every run that is interrupted, due or answered, and every message that is due, as long as it is not told to stop.
+
+    With --once it leaves when nothing is left that could be done now. Told TERM, HUP or INT it leaves commands to their keeper.
+    """
+    if concurrency < 1:
+        raise Usage("--concurrency: at least 1")
+    from durun.cli.drive import hearing, preload, refuse_stranded, settled
+    from durun.engine import Signals, real_world
+    from durun.store.file import make_folder
+    from durun.store.runs import Pinned, Store
+    from durun.work import Work
+
+    file = opened(db)
+    make_folder(file.folder)
+    hold = read.hold(file)
+    if hold is not None:
+        say(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
+        if once:
+            return 9
+
+    def made(pinned: Pinned) -> None:
+        refuse_stranded(pinned)
+        preload(pinned.plan)
+
+    signals = Signals()
+    signals.background = True
+    w = Work(
+        Store(file), real_world(), signals, alive_in(file.path), last_sign_in(file.path), lambda line: None if quiet else say(line),
+        made, concurrency, _silent if quiet else _say_move,
+    )  # fmt: skip
+    settled()
+    try:
+        with hearing(signals):
+            if not quiet and not once:
+                stop = "Ctrl-C" if on_terminal(sys.stderr) else "TERM"
+                say(f"working on {file.path}, {concurrency} runs at once at most; {stop} ends it, and what is under way goes on")
+            w.run(once=once)
+    finally:
+        w.close()
+    if json:
+        out_json({"moves": w.moved, "told": signals.told})
+    return signals.exit if signals.told else 0
+
+
+def _silent(_slot: Any, _at: Any, _move: Any) -> None:
+    """Nothing is said."""
+
+
+def _say_move(slot: Any, _at: Any, move: Any) -> None:
+    """A line for each thing that happened, after the id of its run."""
+    from durun.render.document import path_of
+    from durun.render.text import moved, plain
+
+    for line in move.said:
+        say(f"{slot.id}: {line}")
+    for e in move.history:
+        line = moved(e.kind, path_of(e.scope, e.state), e.attempt, e.data)
+        if line is not None:
+            say(f"{slot.id}: {line}")
+        elif e.kind in ("succeeded", "failed", "cancelled", "compensated"):
+            error = (e.data or {}).get("error") or {}
+            say(f"{slot.id}: {e.kind}" + (f": {plain(error.get('name', ''))}" if error else ""))
