@@ -143,7 +143,8 @@ def _record(end: effect.End, mask: Any) -> Record:
     if end.status < 0:
         name = signal_name(-end.status)
         return Record(NOT_CERTAIN, None, {"name": f"killed:{name}", "message": f"it was ended by the signal {name}"}, stdout)
-    return Record(NOT_DONE, end.status, {"name": f"exit:{end.status}", "message": f"exit {end.status}"}, stdout)
+    how = NOT_CERTAIN if 129 <= end.status <= 159 else NOT_DONE  # a shell's word for a signal
+    return Record(how, end.status, {"name": f"exit:{end.status}", "message": f"exit {end.status}"}, stdout)
 
 
 def _tell(call: rules.Call, record: Record, *, fresh: bool = False) -> int:

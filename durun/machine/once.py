@@ -3,7 +3,8 @@
 Rules:
 - a once belongs to a visit (of a poll: to a round): its key follows from the key of the step and its name
 - done once: from then on its record is told. A failure is told to the attempt that saw it, and begun again in a later one
-- what was ended by a signal may have happened: in a later attempt it is in doubt, as what was begun and has no end
+- what was ended by a signal (or says so as a shell does) may have happened: in a later attempt it is in doubt, as what was begun
+  and has no end
 - in doubt: its probe is asked; else, if it is idempotent, it is begun again; else nothing is begun, and the step is told so
 - its row is written by its own process, never by the driver of the run: the effects of onces are numbered downwards from -1, so
   that neither ever takes a number of the other
