@@ -18,19 +18,23 @@ from typing import Any, NamedTuple, Protocol
 
 from durun.effects.boot import awake_ms, boot_id, boot_ms
 from durun.errors import NotPossible, Refusal
-from durun.machine import asks, clock, stopping, timer
+from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate
 from durun.machine.events import (
+    AfterRestore,
     Alive,
     Answer,
     Cancel,
     Compensate,
+    CouldNotStart,
     Due,
     Ended,
     Go,
     Happening,
+    Lost,
     Moment,
+    Moved,
     NextUndo,
     NothingOwed,
     NotStopped,
@@ -180,7 +184,8 @@ class Engine:
             moment = moment._replace(place=None)
         if len(events) + len(notes) > 1:
             at = at.copy()
-        for what in (*words, *events, *wishes):
+        lifted = bool(events) and isinstance(events[0], AfterRestore)  # before that nothing is heard
+        for what in (*events, *words, *wishes) if lifted else (*words, *events, *wishes):
             if isinstance(what, Note):
                 moves.append(hear(self.plan, at, what, moment, self.evaluate))
             elif self._still(at, what):
@@ -255,6 +260,32 @@ class Engine:
                     self.move(RanOn(effect.no))
                 if self.at.run.cancel is not None or self.at.positions[effect.scope].stopping:
                     self._stop(effect.no)
+
+    def after_restore(self, by: str) -> None:
+        """A person lets a run go on that was restored: what was to begin, or had begun, is found out where that is possible."""
+        if self.at.run.restored is None:
+            return
+        begun = [effect for effect in self.at.effects.values() if effect.status == "begin" and self._open(effect.no)]
+        found = [self._since(effect) for effect in begun]
+        self.move(AfterRestore(by), *(event for event in found if event is not None))
+
+    def _since(self, effect: Effect) -> Happening | None:
+        """What became of an intent that was under way when the file was taken from its place; None where it is alive.
+
+        A good end that was noted is one. After any other it may have been begun again, of which this file knows nothing. And what
+        the place of a copy holds is not ours: it may live, and its driver with it.
+        """
+        assert self.performer is not None
+        if effect.kind == "probe":
+            return Moved(effect.no)
+        event = None if self._is_copy() else self.performer.recover(effect)
+        ended_well = isinstance(event, Ended) and not event.status and not event.stopped
+        if self._is_copy() or isinstance(event, Moved | CouldNotStart) or (isinstance(event, Ended) and not ended_well):
+            return Lost(effect.no, restored.WHY)
+        return event
+
+    def _is_copy(self) -> bool:
+        return bool((self.at.run.restored or {}).get("why") == "copied")
 
     def _open(self, no: int) -> bool:
         p = self.at.positions.get(self.at.effects[no].scope)
@@ -483,7 +514,7 @@ class Engine:
             self.move()
 
     def _paused(self) -> bool:
-        return self.at.run.status is Status.PAUSED
+        return self.at.run.status is Status.PAUSED or self.at.run.restored is not None
 
     def _moving(self) -> bool:
         """Whether the run would go on at once: then Ctrl-C pauses it. One that only waits is left to wait."""

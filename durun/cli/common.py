@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     Json = Any
-EXITS = {"succeeded": 0, "failed": 1, "cancelled": 4, "compensated": 4, "waiting": 3, "interrupted": 3, "blocked": 9, "paused": 9}
+EXITS = {
+    "succeeded": 0,
+    "failed": 1,
+    "cancelled": 4,
+    "compensated": 4,
+    "waiting": 3,
+    "interrupted": 3,
+    "blocked": 9,
+    "paused": 9,
+    "stranded": 9,
+}
 COLUMNS = 80  # of a terminal that does not say
 
 

@@ -106,6 +106,7 @@ def _cancel_here(db: str | None, no: int, grace: int, seen: int) -> bool:
             return False
         engine.hold = True
         try:
+            engine.after_restore(person())
             run = engine.at.run
             heard = run.undoing is not None and _asked_since(d.file, no, seen)
             again = run.cancel is None or run.reason == "not_stopped"
@@ -163,20 +164,21 @@ def pause(run: str | None = None, *, plan: str | None = None, all: bool = False,
     file = opened(db)
     if run is not None:
         return _pause_one(file, db, read.number(file, run), json)
-    if all and not Store(file).put_hold(person(), now()):
-        hold = read.hold(file)
-        if hold is not None:
-            say(f"all runs in {file.path} are held already, since {hold.since} by {hold.by}")
+    before = read.hold(file) if all else None
+    if all:
+        Store(file).put_hold(person(), now())
     wanted = read.in_flight(file, plan)
     reason = "all" if all else ""
     _pause_each(file, db, [no for no in wanted if not _rests(read.summary(file, no, alive_in(file.path)), reason)], reason)
-    return _paused(file, wanted, plan, json)
+    return _paused(file, wanted, plan, json, before)
 
 
 def _pause_one(file: File, db: str | None, no: int, json: bool) -> int:
     s = read.summary(file, no, alive_in(file.path))
     if s.status in read.ENDED:
         raise NotPossible(f"run {s.id} has ended: it is already {s.status}; nothing was changed")
+    if s.reason == "restored":
+        raise NotPossible(f"run {s.id} is blocked (restored): nothing of it moves before `durun resume {s.id} --after-restore`")
     if _rests(s, ""):
         raise NotPossible(f"run {s.id} is paused already: `durun resume {s.id}` goes on")
     _pause_each(file, db, [no], "")
@@ -189,7 +191,8 @@ def _pause_one(file: File, db: str | None, no: int, json: bool) -> int:
 
 def _rests(s: read.Summary, reason: str) -> bool:
     """Whether a pause changes nothing. One by itself does where a run is only held with the whole file: it outlasts that."""
-    return s.status in read.ENDED or (s.status == "paused" and (s.reason != "all" or reason == "all"))
+    rests = s.status in read.ENDED or s.reason == "restored"
+    return rests or (s.status == "paused" and (s.reason != "all" or reason == "all"))
 
 
 def _once_free(file: File) -> str:
@@ -222,14 +225,16 @@ def _pause_here(d: DriverProcess, no: int, reason: str) -> None:
     engine.hold = True
     try:
         run = engine.at.run
+        if run.restored is not None:
+            return
         if run.status not in (*read.ENDED, "paused") or (run.status == "paused" and run.reason == "all" and not reason):
             engine.move(Pause(person(), reason))
     finally:
         d.let_go(engine)
 
 
-def _paused(file: File, runs: list[int], plan: str | None, json: bool) -> int:
-    """What has become of the runs that were to be paused."""
+def _paused(file: File, runs: list[int], plan: str | None, json: bool, before: read.Hold | None) -> int:
+    """What has become of the runs that were to be paused. `before`: the whole file was held already."""
     from durun.render.document import line
 
     after = [read.summary(file, no, alive_in(file.path)) for no in runs]
@@ -242,7 +247,8 @@ def _paused(file: File, runs: list[int], plan: str | None, json: bool) -> int:
         say(f"run {s.id} is {s.status}: the pause is noted, its driver has not acted on it yet: `durun show {s.id}`")
     paused = sum(s.status == "paused" for s in after)
     if plan is None:
-        say(f"all runs in {file.path} are held ({paused} in flight); `durun resume --all` lets them go on")
+        already = f" already, since {before.since} by {before.by}" if before is not None else ""
+        say(f"all runs in {file.path} are held{already} ({paused} in flight); `durun resume --all` lets them go on")
     elif not runs:
         say(f"no run of plan {plan} is in flight: nothing was changed")
     else:

@@ -1,9 +1,12 @@
-"""Commands about the database file: db check."""
+"""Commands about the database file as a whole: db check, db backup, db restore."""
 
 from __future__ import annotations
 
-from durun.cli.common import opened
-from durun.cli.reader import out, out_json, say
+import os
+
+from durun.cli.common import alive_in, now, opened, where
+from durun.cli.reader import at_end, out, out_json, say
+from durun.errors import Usage
 
 
 def db_check(*, json: bool = False, db: str | None = None) -> int:
@@ -30,4 +33,50 @@ def db_check(*, json: bool = False, db: str | None = None) -> int:
         say(f"{file.path}: what must hold is broken in {len(found.broken)}; looked at {counted}: restore a backup, or report this")
         return StoreUnusable.exit
     say(f"{file.path}: well; looked at {counted}, and {len(found.invariants)} invariants hold")
+    return 0
+
+
+def db_backup(file: str, *, json: bool = False, db: str | None = None) -> int:
+    """Write a backup of the database into a new file, also while runs are driven. Logs are not in it."""
+    from durun.store.backup import backup
+
+    source, to = opened(db), os.path.abspath(file)
+    size = backup(source, to, now())
+    if json:
+        out_json({"path": source.path, "backup": to, "bytes": size, "without": source.folder})
+    say(f"{source.path}: backed up into {to}, {size} bytes, all that its runs need to go on; what commands printed is in")
+    say(f"  {source.folder}, and is not in it; `durun db restore {to}` puts it back")
+    return 0
+
+
+def db_restore(file: str, *, json: bool = False, db: str | None = None) -> int:
+    """Put a backup in the place of what the database holds. What was in flight in it is blocked until you say --after-restore."""
+    from durun.plan.units import show_moment
+    from durun.store.backup import restore
+    from durun.store.file import File
+
+    source, at, path = os.path.abspath(file), now(), where(db)
+    if not os.path.exists(source):
+        raise Usage(f"there is no file {source}: nothing was changed")
+    target = File(path, create=True)
+    at_end.append(target.close)
+    kept = f"{path}.before-{show_moment(at).replace(':', '').replace('.', '')}"
+    found = restore(source, target, alive_in(path), at, kept)
+    if json:
+        out_json(
+            {
+                "path": path,
+                "restored_from": source,
+                "backup_at": None if found.backup_at is None else show_moment(found.backup_at),
+                "kept": found.kept,
+                "runs": found.runs,
+                "blocked": found.blocked,
+            }
+        )
+    say(f"{path}: restored from {source}; runs in it: {found.runs}, of them in flight: {found.blocked}")
+    if found.kept is not None:
+        say(f"what was there before is in {found.kept}")
+    if found.blocked:
+        say("what is in flight is blocked (restored): what it did since the backup is not known; look at it with `durun ls`,")
+        say("  then `durun resume RUN --after-restore`, or `durun resume --all --after-restore`")
     return 0

@@ -17,12 +17,13 @@ from durun.errors import ExpressionError, NeedsPerson, NotPossible, PlanRefused,
 from durun.errors import Held as HeldByAnother
 from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
+from durun.plan import LANGUAGE
 from durun.plan.canonical import Plan, has_messages, has_requests, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.plan.names import RUN_ID
 from durun.store import read
 from durun.store.file import File, make_folder
-from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, Store
+from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, Pruned, Store, refuse_drained, refuse_pruned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
 Json = Any
 
 LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
-LANGUAGE = 1
 
 
 # --- start ---
@@ -53,11 +53,11 @@ def start(
     file = opened(path) if not dry_run and os.path.exists(path) else None
     found, source, mark = _read(text, "stdin" if plan == "-" else plan, file)
     values = input_values(found, _given(found, set or [], input))
-    birth = _birth(found, source, plan, values)._replace(mark=mark)
+    birth = _birth(found, source, plan, values)._replace(mark=mark, named=id is not None)
     run, types = _newborn(found, id, birth, values)
     if dry_run:
-        if id is not None:
-            _would_be(where(db), birth, id)
+        if os.path.exists(path):
+            _would_be(opened(path), birth, id, run.name)
         states, version = len(found["states"]), found["version"]
         if json:
             out_json({"plan": run.name, "version": version, "states": states, "input": values, "stored": False})
@@ -77,6 +77,8 @@ def start(
             return d.begin(found, birth, run, no_wait=no_wait, sit=wait, json=json)
         except Exists as e:  # somebody gave the same id a moment before
             return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, sit=wait, json=json)
+        except Pruned as e:
+            return _as_it_ended(e, birth, found, json=json)
 
 
 def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | None]:
@@ -93,12 +95,17 @@ def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | N
     return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None
 
 
-def _would_be(path: str, birth: Birth, id: str) -> None:
-    """Raises PlanRefused where the id is taken, with another plan or other input; nothing is made where there is no file."""
-    if os.path.exists(path):
-        existing = Store(File(path, create=False)).id_of(id)
-        if existing is not None:
-            _bound(existing, birth, id)
+def _would_be(file: File, birth: Birth, id: str | None, plan: str) -> None:
+    """Raises PlanRefused where the id is taken, with another plan or other input, or where the plan is drained."""
+    existing = Store(file).id_of(id) if id is not None else None
+    if id is not None and existing is not None:
+        return _bound(existing, birth, id)
+    if id is not None:
+        try:
+            refuse_pruned(file, id)
+        except Pruned as e:
+            return _bound((0, e.bound_to), birth, id)
+    refuse_drained(file, plan)
 
 
 def _one_of(wait: bool, no_wait: bool) -> None:
@@ -111,6 +118,7 @@ def _start_detached(
 ) -> int:
     """Stores the run, says its id, and has a driver in the background go on with it."""
     make_folder(file.folder)
+    noticed(file)
     store = Store(file)
     existing = store.id_of(run.id) if named else None
     if existing is None:
@@ -119,6 +127,8 @@ def _start_detached(
             existing, new = (held.no, birth.bound_to), True
         except Exists as e:
             existing, new = (e.no, e.bound_to), False
+        except Pruned as e:
+            return _as_it_ended(e, birth, plan, json=json)
     else:
         new = False
     if not new:
@@ -281,6 +291,23 @@ def _again(d: DriverProcess, existing: tuple[int, str], birth: Birth, id: str, *
     return d.go_on(existing[0], no_wait=no_wait, sit=sit, json=json)
 
 
+def _as_it_ended(pruned: Pruned, birth: Birth, plan: Plan, *, json: bool) -> int:
+    """The id of a run that has ended and is gone: nothing begins, and it exits as that run did."""
+    from durun.plan.units import show_moment
+
+    _bound((0, pruned.bound_to), birth, pruned.id)
+    ended = show_moment(pruned.ended_at)
+    if json:
+        out_json({"id": pruned.id, "plan": plan["name"], "status": pruned.status, "ended_at": ended, "pruned": True})
+    else:
+        out(pruned.id)
+    say(f"run {pruned.id} {AS_ENDED[pruned.status]} at {ended}, and was pruned: nothing is begun")
+    return exit_of(pruned.status)
+
+
+AS_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled", "compensated": "was compensated"}
+
+
 def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
     """An id that is given again means the same run, or is refused."""
     if existing[1] != birth.bound_to:
@@ -293,11 +320,12 @@ def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
 
 def resume(
     runs: list[str] | None = None, *, all: bool = False, concurrency: int = 4, from_: str | None = None, detach: bool = False,
-    wait: bool = False, no_wait: bool = False, quiet: bool = False, json: bool = False, db: str | None = None,
+    after_restore: bool = False, wait: bool = False, no_wait: bool = False, quiet: bool = False, json: bool = False,
+    db: str | None = None,
 ) -> int:  # fmt: skip
     """Go on with runs where they stood: after a crash, a pause, a failure, or when their time has come.
 
-    With --all: the interrupted and due ones, and those that `pause --all` held.
+    With --all: the interrupted and due ones, and those that `pause --all` held; with --after-restore, those that were restored.
     """
     runs = list(dict.fromkeys(runs or []))
     _one_of(wait, no_wait)
@@ -310,19 +338,21 @@ def resume(
     path = where(db)
     if len(runs) == 1 and not detach:
         with driver(path, create=False, quiet=quiet) as d:
-            return d.go_on(read.number(d.file, runs[0]), no_wait=no_wait, sit=wait, start_at=from_, json=json)
+            no = read.number(d.file, runs[0])
+            return d.go_on(no, no_wait=no_wait, sit=wait, start_at=from_, after_restore=after_restore, json=json)
     if wait and not detach:
         raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
     from durun.cli import several
     from durun.cli.background import send_off
 
     file = opened(db)
-    chosen = several.held_or_due(file) if all else [(read.number(file, run), "any") for run in runs]
-    options = {"no_wait": no_wait, "sit": wait}
+    chosen = several.held_or_due(file, after_restore) if all else [(read.number(file, run), "any") for run in runs]
+    options = {"no_wait": no_wait, "sit": wait, "after_restore": after_restore}
     if detach:
         codes = [send_off(file, no, {**options, "start_at": from_, "take_up": how}, quiet=quiet) for no, how in chosen]
     else:
-        codes = several.drive(file, chosen, no_wait=no_wait, concurrency=concurrency, quiet=quiet)
+        more = {"after_restore": True} if after_restore else {}
+        codes = several.drive(file, chosen, no_wait=no_wait, concurrency=concurrency, quiet=quiet, more=more)
     if json:
         docs = [document(file, no) for no, _ in chosen]
         exits = {doc["id"]: code for doc, code in zip(docs, codes, strict=False)}
@@ -372,12 +402,18 @@ class DriverProcess:
         self.last_sign = last_sign_in(path)
         self.identity = Driver(self.commands.place, os.getpid(), self.world.boot, os.uname().nodename)
         self._deliverer: Any = None
+        self._noticed = False
 
     def begin(self, plan: Plan, birth: Birth, run: Run, *, no_wait: bool, json: bool, sit: bool = False) -> int:
         """Stores a new run, says its id, and drives it."""
         evaluate = Evaluator()
+        self.notice()
         self.keep = True
-        held, move = store_newborn(self.store, plan, birth, run, evaluate, self.identity)
+        try:
+            held, move = store_newborn(self.store, plan, birth, run, evaluate, self.identity)
+        except (Exists, Pruned, PlanRefused):
+            self.keep = False
+            raise
         if not json:
             out(run.id)
         at = Checkpoint(run)
@@ -407,11 +443,19 @@ class DriverProcess:
         w = self.world
         return Moment(w.now(), w.clock(), w.boot, self.commands.place, w.draw(), w.reading())
 
+    def notice(self) -> None:
+        """Before a run is moved: whether the file is a backup or a copy. Asked once: while it is open here it stays what it is."""
+        if not self._noticed:
+            noticed(self.file)
+            self._noticed = True
+
     def go_on(
-        self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any"
-    ) -> int:
+        self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any",
+        after_restore: bool = False,
+    ) -> int:  # fmt: skip
         """Takes a run over and drives it from where it stands. `take_up`: any, or only what is `paused`, or was `held`
         with the whole file, or none: then a run that was paused or has failed stays so."""
+        self.notice()
         summary = read.summary(self.file, no, self.alive)
         if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
@@ -422,8 +466,9 @@ class DriverProcess:
             code = self._wake(summary, json=json)
             if code is not None:
                 return code
-        engine = self.take(no, to_drive=True)
+        engine = self.take(no, to_drive=True, after_restore=after_restore)
         with self._watched(engine, json=json), self._given_back(engine):
+            engine.after_restore(person() if engine.at.run.restored is not None else "")
             run = engine.at.run
             paused = take_up == "paused" and run.status is Status.PAUSED
             if take_up == "any" or paused or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
@@ -474,27 +519,31 @@ class DriverProcess:
     def compensate(self, engine: Engine, event: Cancel | Compensate, *, json: bool) -> int:
         """Undoes what a run that this process holds has done, once nothing of it is under way."""
         with self._watched(engine, json=json), self._given_back(engine):
+            engine.after_restore(event.by)
             engine.recover()
             if isinstance(event, Cancel) or engine.at.run.status not in (Status.COMPENSATING, Status.COMPENSATED):
                 engine.move(event)  # what was interrupted while it compensated just goes on
             engine.drive()
         return self._end(engine, json=json)
 
-    def take(self, no: int, *, to_drive: bool = False) -> Engine:
+    def take(self, no: int, *, to_drive: bool = False, after_restore: bool = False) -> Engine:
         """The engine of a run that this process holds from now on, until `let_go`. Raises Held, and with `to_drive` NeedsPerson
-        where the whole file is held."""
+        where the whole file is held, or the run was restored and nobody says that it may go on."""
+        self.notice()
         held = self.store.take_over(
             no, self.identity, self.alive, self.world.now(), self.last_sign, self.world.reading(), to_drive=to_drive
         )
         self.keep = True
-        pinned = self.store.pinned(no)
+        pinned, at = self.store.pinned(no), self.store.load(no)
         try:
-            refuse_stranded(pinned)
+            refuse_stranded(pinned, at.run.id)
+            if to_drive and not after_restore:
+                refuse_restored(at.run)
         except NeedsPerson:
             self.store.let_go(held, self.identity.place)
             self.keep = False
             raise
-        return self._engine(held, pinned.plan, Evaluator(), self.store.load(no), pinned)
+        return self._engine(held, pinned.plan, Evaluator(), at, pinned)
 
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
         from durun.outbox import Deliverer
@@ -624,11 +673,30 @@ class DriverProcess:
         self.file.close()
 
 
-def refuse_stranded(pinned: Pinned) -> None:
-    """Raises NeedsPerson where this durun is too old for the language of the run's plan."""
+def noticed(file: File) -> None:
+    """What is in flight in a backup or a copy is blocked, before anything is begun in it."""
+    if not file.at_home():
+        from durun.store import origin
+
+        origin.notice(file, real_world().now())
+
+
+def refuse_stranded(pinned: Pinned, id: str) -> None:
+    """Raises NeedsPerson where this durun does not know the language of the run's plan."""
     if pinned.language > LANGUAGE:
-        made_by = pinned.pins["durun"]
-        raise NeedsPerson(f"this run is stranded: its plan is of language {pinned.language}; durun {made_by} can go on with it")
+        from durun.render.document import stranded
+
+        raise NeedsPerson(f"run {id} is stranded: {stranded(pinned.language, pinned.pins['durun'])}")
+
+
+def refuse_restored(run: Run) -> None:
+    """Raises NeedsPerson where a run was in flight in a backup or a copy, and nobody has said that it may go on."""
+    if run.restored is not None:
+        from durun.render.text import since_restored
+
+        raise NeedsPerson(
+            f"run {run.id} is blocked (restored): {since_restored(run.restored)}: `durun resume {run.id} --after-restore`"
+        )
 
 
 def preload(plan: Plan, *, draws: bool = False) -> None:

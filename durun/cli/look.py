@@ -39,7 +39,8 @@ def ls(
     from durun.cli.common import where
 
     lines, hold, open_ = [], None, dict[int, tuple[int, int]]()
-    if os.path.exists(where(db)):
+    there = os.path.exists(where(db))
+    if there:
         file = opened(db)
         hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
@@ -65,12 +66,28 @@ def ls(
         else:
             print(table(found))
     else:
-        say("no runs")
+        say(
+            "no runs" if there or (db is None and "DURUN_DB" not in os.environ) else f"there is no database at {where(db)}: no runs"
+        )
+    _say_stranded(lines, quiet=quiet or json)
     if not quiet and not json and (dead := sum(gone for _, gone in open_.values())):
         say(f"{dead} messages could not be delivered, and were given up: `durun outbox ls`")
     if hold is not None and not quiet and not json:
         say(f"all runs are held since {hold.since} by {hold.by}: `durun resume --all` lets them go on")
     return 0
+
+
+def _say_stranded(lines: list[read.Summary], *, quiet: bool) -> None:
+    """Loud: runs that this durun cannot go on with."""
+    found = [s.id for s in lines if s.status == "stranded"]
+    if found and not quiet:
+        from durun import __version__
+
+        many = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        say(
+            f"{len(found)} stranded, which durun {__version__} is too old for: {', '.join(found[:3])}{many}:"
+            f" `durun show {found[0]}` says which one can go on"
+        )
 
 
 def show(run: str, *, json: bool = False, db: str | None = None) -> int:
@@ -144,10 +161,27 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
             return 0
         time.sleep(0.2)
     if not any(shown.values()):
+        if state is not None:
+            _refuse_unknown(file, no, state)
         what = f"state {state}" if state else "no command"
         said = "has written nothing" if state else "has written anything"
         say(f"run {read.summary(file, no, alive).id}: {what} {said}")
     return 0
+
+
+def _refuse_unknown(file: File, no: int, state: str) -> None:
+    """Raises NotPossible where a run has been to no state that may be meant, and its plan has none."""
+    from durun.machine.scope import some
+    from durun.plan.canonical import states_in
+    from durun.store.runs import Store
+
+    been = any(_meant(state, e["scope"], e["state"]) for e in read.history(file, no) if e["state"] is not None)
+    plan = Store(file).pinned(no).plan
+    first = state[: min(at for mark in "./[~" if (at := (state + mark).find(mark)) >= 0)]
+    if been or first in plan["states"] or state in states_in(plan):
+        return
+    id = read.summary(file, no, alive_in(file.path)).id
+    raise NotPossible(f"run {id} has no state {state!r}; it has {some(list(plan['states']))}")
 
 
 def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
@@ -173,6 +207,8 @@ def _logs_document(file: File, no: int, state: str | None) -> int:
     from durun.render.document import path_of
 
     found = [e for e in read.history(file, no) if _of(e, state)]
+    if state is not None and not found:
+        _refuse_unknown(file, no, state)
     texts = [
         {
             "path": path_of(e["scope"], e["state"]),
@@ -281,7 +317,7 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
         s = read.summary(file, no, alive)
         driven = s.driver is not None and alive(s.driver)
         undriven = None if driven else undriven or time.monotonic()
-        if s.status in (*read.ENDED, "blocked", "paused"):
+        if s.status in (*read.ENDED, "blocked", "paused", "stranded"):
             return _ended(file, no, json, exit_of(s.status))
         if s.status == "waiting" and not driven and read.only_asks(file, no):
             return _ended(file, no, json, 3)

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, opened, person, where
-from durun.cli.drive import driver, preload, read_file, refuse_stranded
+from durun.cli.drive import driver, noticed, preload, read_file, refuse_stranded
 from durun.cli.reader import out_json, say
 from durun.engine import Told, real_world, tell
 from durun.errors import Held, PlanRefused, Usage
@@ -125,9 +125,10 @@ def _by(given: str | None) -> str:
 
 def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> int:
     file = opened(db)
+    noticed(file)
     no, store = read.number(file, id), Store(file)
     pinned = store.pinned(no)
-    refuse_stranded(pinned)
+    refuse_stranded(pinned, read.summary(file, no, alive_in(file.path)).id)
     plan = pinned.plan
     preload(plan)
     alive = alive_in(file.path)

@@ -27,6 +27,7 @@ COMMANDS = {
     "outbox ls": "outbox", "outbox show": "outbox", "outbox deliver": "outbox", "outbox retry": "outbox", "outbox drop": "outbox",
     "once": "once",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
+    "db backup": "database", "db restore": "database", "db prune": "prune", "drain": "drain",
 }  # fmt: skip
 at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def held_or_due(file: File) -> list[tuple[int, str]]:
+def held_or_due(file: File, after_restore: bool = False) -> list[tuple[int, str]]:
     """What `resume --all` goes on with, after it has let the whole file go: (run, what of it may be taken up)."""
     if read.hold(file) is not None and Store(file).lift_hold():
         say(f"the runs in {file.path} are held no more")
-    found = read.to_take_up(file, alive_in(file.path), now())
+    from durun.cli.drive import noticed
+
+    noticed(file)
+    found = read.to_take_up(file, alive_in(file.path), now(), restored=after_restore)
     if not found:
         say("no run is interrupted, due or held: there is nothing to go on with")
     return [(s.no, "held") for s in found]
@@ -40,14 +43,17 @@ def held_or_due(file: File) -> list[tuple[int, str]]:
 
 def deliver(file: File, chosen: list[int], *, concurrency: int, quiet: bool) -> list[int]:
     """Delivers the messages of runs, so many runs at once. The exit code of each: 9 where something was given up."""
-    return drive(file, [(no, "deliver") for no in chosen], no_wait=True, concurrency=concurrency, quiet=quiet)
+    return drive(file, [(no, "deliver") for no in chosen], no_wait=True, concurrency=concurrency, quiet=quiet, more={})
 
 
-def drive(file: File, chosen: list[tuple[int, str]], *, no_wait: bool, concurrency: int, quiet: bool) -> list[int]:
-    """Drives runs, so many at once. The exit code of each."""
+def drive(
+    file: File, chosen: list[tuple[int, str]], *, no_wait: bool, concurrency: int, quiet: bool, more: dict[str, Any]
+) -> list[int]:
+    """Drives runs, so many at once. The exit code of each. `more`: what goes with each when it is first taken up."""
     from durun.cli.drive import hearing
 
     pool = _Pool(file, chosen, no_wait, quiet)
+    pool.more = more
     if chosen:
         with hearing(pool.signals):
             pool.run(min(concurrency, len(chosen)))
@@ -60,6 +66,7 @@ class _Pool:
         self.file, self.quiet = file, quiet
         self.signals = Signals()
         self.no_wait = no_wait
+        self.more: dict[str, Any] = {}
         self.left = [(0.0, i, no, how) for i, (no, how) in enumerate(chosen)]  # (not before, order, run, what may be taken up)
         self.codes: dict[int, int] = {}
         self.idle: list[Worker] = []
@@ -90,7 +97,7 @@ class _Pool:
             _, _, no, how = heapq.heappop(self.left)
             worker = self.idle.pop()
             self.busy[worker] = no
-            worker.ask(json.dumps({"no": no, "quiet": self.quiet, "no_wait": True, "take_up": how}))
+            worker.ask(json.dumps({"no": no, "quiet": self.quiet, "no_wait": True, "take_up": how, **self.more}))
 
     def _hear(self) -> None:
         if self.signals.told and self.signals.told != self.told:

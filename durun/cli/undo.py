@@ -59,7 +59,7 @@ def carried_out(file: File, db: str | None, no: int, event: Cancel | Compensate,
 
 def _here(db: str | None, no: int, event: Cancel | Compensate, *, quiet: bool, json: bool) -> int:
     with driver(where(db), create=False, quiet=quiet) as d:
-        engine = d.take(no, to_drive=True)
+        engine = d.take(no, to_drive=True, after_restore=True)
         try:
             return d.compensate(engine, event, json=json)
         except NotPossible:

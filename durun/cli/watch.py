@@ -118,7 +118,7 @@ class Watched:
         elif driven and self._undriven is not None:
             self.summary = s = read.summary(self.file, self.no, self.alive)
             self._undriven, self._told = None, False
-        if s.status in (*read.ENDED, "blocked", "paused"):
+        if s.status in (*read.ENDED, "blocked", "paused", "stranded"):
             self._read()  # rows that were written between the look at the history and that at the run
             return True
         undriven = 0.0 if self._undriven is None else time.monotonic() - self._undriven

@@ -21,8 +21,8 @@ The core owns what happens next and whether something is allowed; the edge owns 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
 that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
 says what `undo` makes of it. TimeOver, RanOn, Rebooted and NotStopped speak of the run as a whole, OnceInDoubt is heard where its
-attempt is under way, and dropped elsewhere. What is not in the table raises
-NotPossible, and then nothing has changed.
+attempt is under way, and dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not
+in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import asks, clock, control, doubt, message, once_step, request, signals, stopping, undo, walk
+from durun.machine import asks, clock, control, doubt, message, once_step, request, restored, signals, stopping, undo, walk
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
+    AfterRestore,
     Alive,
     Answer,
     Answered,
@@ -83,8 +84,12 @@ def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause
 def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluate: Evaluate) -> Move:
     """The rows that change and the effects to begin. Raises NotPossible, and then nothing has changed."""
     d = Draft(plan, at, moment, evaluate)
+    if at.run.restored is not None:
+        restored.refuse(at.run, event)
     clock.count(d, event)
     match event:
+        case AfterRestore():
+            restored.go_on(d, event)
         case Cancel():
             control.cancel(d, event)
         case Pause():

@@ -99,6 +99,12 @@ class TakeUp(NamedTuple):
     state: str | None = None
 
 
+class AfterRestore(NamedTuple):
+    """A person lets a run go on that was in flight in a file that is a backup or a copy."""
+
+    by: str = ""
+
+
 class Cancel(NamedTuple):
     grace: int = 10_000
     by: str = ""
@@ -227,6 +233,7 @@ Happening = (
     | Moved
     | Settle
     | TakeUp
+    | AfterRestore
     | Cancel
     | Pause
     | Resolve

@@ -283,6 +283,7 @@ class Run(NamedTuple):
     undoing: Json = None  # {by, failed} while it compensates
     pivot: str | None = None  # the point of no return it has passed
     paused_at: int | None = None
+    restored: Json = None  # {why, at, from, status, reason} of one in flight in a file that is a backup or a copy
     driven: int = 0  # ms in which it was driven or its commands ran, as far as that is known
     awake: int | None = None  # the reading from which its time counts on; None: it does not count now
     awake_boot: str | None = None  # in this boot

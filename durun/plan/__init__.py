@@ -1,0 +1,1 @@
+LANGUAGE = 1  # the newest version of the plan language that this durun knows

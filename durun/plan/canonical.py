@@ -250,6 +250,17 @@ def states_of(plan: Plan) -> Iterator[State]:
             todo += [state["plan"]["pinned"]] if "plan" in state else []
 
 
+def states_in(plan: Plan) -> set[str]:
+    """The names of all of them."""
+    names, todo = set[str](), [plan["states"]]
+    while todo:
+        for name, state in todo.pop().items():
+            names.add(name)
+            inner = [*state.get("parallel", {}).get("branches", []), *([state["map"]] if "map" in state else [])]
+            todo += [level["states"] for level in inner] + ([state["plan"]["pinned"]["states"]] if "plan" in state else [])
+    return names
+
+
 def has_requests(plan: Plan) -> bool:
     """Whether anything that a plan may do is a request."""
     told: list[Json] = [*plan.get("notify", [])]

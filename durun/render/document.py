@@ -50,6 +50,14 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
 
 def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     """What a run waits for, each with what goes on."""
+    if s.status == "stranded":
+        return [_wanted(s.state, s.status, s.state, stranded(s.language, d["pins"]["durun"]), None, f"durun resume {s.id}")]
+    if s.reason == "restored":
+        from durun.render.text import since_restored
+
+        said = since_restored(d["restored"])
+        ways = f"durun resume {s.id} --after-restore | durun cancel {s.id}"
+        return [_wanted(s.state, "restored", s.state, said, None, ways)]
     found = []
     done = {e["no"] for e in d["effects"] if e["status"] == "done"}
     for p in d["positions"]:
@@ -82,6 +90,15 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     elif s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
+
+
+def stranded(language: int, by: str) -> str:
+    """Why this durun cannot go on with a run, and which can. `by`: the one that started it."""
+    from durun import __version__
+    from durun.plan import LANGUAGE
+
+    what = f"its plan is of language {language}, and this durun ({__version__}) knows {LANGUAGE}"
+    return f"{what}: durun {by}, which started it, or a later one can go on with it"
 
 
 def _held(path: Json, cause: Json, directory: str, command: str) -> dict[str, Json]:

@@ -221,11 +221,22 @@ def can_do(doc: dict[str, Json]) -> list[str]:
         case "paused" if doc["reason"] == "all":
             return ["durun resume --all", f"durun cancel {id}", *undo]
         case "interrupted" | "paused" | "waiting" | "blocked":
+            if doc["reason"] == "restored":
+                return [f"durun resume {id} --after-restore", f"durun cancel {id}", *undo]
             resume = [f"durun resume {id}"] if doc["status"] in ("interrupted", "paused") else []
             if doc["undoing"]:  # what it undoes is not cut short
                 return [*resume, *(undo if doc["reason"] == "undo_failed" else [])]
             return [*resume, f"durun cancel {id}", *undo]
     return []
+
+
+def since_restored(restored: dict[str, Json]) -> str:
+    """What is not known of a run that was in flight in a backup or a copy."""
+    if restored["why"] == "copied":
+        return f"this file is a copy of {plain(restored['from'])}, and what the run did there since it was made is not known here"
+    at = restored.get("backup_at")
+    since = f"after {show_moment(at)}, when the backup was made," if at is not None else "after the backup was made"
+    return f"what it did {since} is not known here"
 
 
 def event(e: dict[str, Json]) -> str:

@@ -40,7 +40,7 @@ INVARIANTS: dict[str, Callable[[apsw.Connection], Found]] = {}
 NO_MESSAGE = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.run = e.run AND m.effect = e.no)"
 ENDED = "('succeeded', 'failed', 'cancelled', 'compensated')"
 JSON_COLUMNS = {
-    "runs": ("pins", "input", "types", "vars", "output", "error", "ended_by", "cancel", "undoing"),
+    "runs": ("pins", "input", "types", "vars", "output", "error", "ended_by", "cancel", "undoing", "restored"),
     "positions": ("data",),
     "states": ("output", "error"),
     "effects": ("request", "error", "output"),
@@ -236,7 +236,7 @@ def _statuses(file: File, db: apsw.Connection) -> Found:
         except (ValueError, KeyError, IndexError, TypeError) as e:
             yield id, f"cannot be loaded: {type(e).__name__}: {e}"
             continue
-        if at.run.undoing is not None:
+        if at.run.undoing is not None or at.run.restored is not None:
             continue
         said = status_of(list(at.positions.values()))
         if at.positions and said != (at.run.status, at.run.reason):

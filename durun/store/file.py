@@ -63,12 +63,12 @@ class File:
         if not existed:
             _make(self.path)
         here = os.stat(self.path)
-        self._identity = (here.st_dev, here.st_ino)
+        self.identity = (here.st_dev, here.st_ino)  # as long as this process has it open
         self._is_open = False
         with failing(self.path):
             self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
         self._is_open = True
-        _connected[self._identity] = _connected.get(self._identity, 0) + 1
+        _connected[self.identity] = _connected.get(self.identity, 0) + 1
         try:
             with failing(self.path, self.db):
                 self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -84,7 +84,7 @@ class File:
         self.db.close()
         if self._is_open:
             self._is_open = False
-            _connected[self._identity] -= 1
+            _connected[self.identity] -= 1
 
     def _wait(self, calls: int) -> bool:
         now = time.monotonic()
@@ -118,9 +118,13 @@ class File:
         self.db.execute("BEGIN IMMEDIATE")
         try:
             self._refuse_foreign()
+            born = _number(self.db, "user_version") == 0
             for version in range(_number(self.db, "user_version") + 1, VERSION + 1):
                 for statement in statements(version):
                     self.db.execute(statement).fetchall()
+            if born:
+                origin = "INSERT INTO origin (one, path, device, inode) VALUES (1, ?, ?, ?)"
+                self.db.execute(origin, (self.path, *self.identity)).fetchall()
             self.db.execute(f"PRAGMA application_id={APPLICATION}").fetchall()
             self.db.execute(f"PRAGMA user_version={VERSION}").fetchall()
             self.db.execute("COMMIT")
@@ -147,6 +151,10 @@ class File:
                 raise StoreUnusable(f"{self.path} is busy: another process has held it for {PATIENCE:.0f} s")
             time.sleep(0.0005 + os.urandom(1)[0] / 27_000)
 
+    def at_home(self) -> bool:
+        """Whether it is, where it lies, the file it says it is; `origin` knows what it may be else."""
+        return rows(self.db, "SELECT path, device, inode FROM origin") == [(self.path, *self.identity)]
+
     def write(self, *, synced: bool = True) -> Write:
         """One transaction: all of it, or nothing. Without `synced` a power cut may take it back. Raises StoreUnusable."""
         self.same_file()
@@ -157,7 +165,7 @@ class File:
             there = os.stat(self.path)
         except OSError as e:
             raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; nothing more is begun") from None
-        if (there.st_dev, there.st_ino) != self._identity:
+        if (there.st_dev, there.st_ino) != self.identity:
             raise StoreUnusable(f"{self.path} is another file than the one this process opened; nothing more is begun")
 
     def room(self) -> None:
@@ -275,11 +283,11 @@ def look(path: str, *, create: bool) -> bool:
         raise StoreUnusable(f"{path} belongs to another user (uid {there.st_uid}); durun does not write to it")
     if not _connected.get((there.st_dev, there.st_ino)):
         _refuse_remote(path)
-        _look_at_header(path, there.st_size)
+        look_at_header(path, there.st_size)
     return True
 
 
-def _look_at_header(path: str, size: int) -> None:
+def look_at_header(path: str, size: int) -> None:
     if size == 0:
         return
     try:

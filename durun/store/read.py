@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from durun.errors import NoSuchRun
+from durun.plan import LANGUAGE
 from durun.store.file import File, rows
 
 TYPE_CHECKING = False
@@ -16,11 +17,12 @@ OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
 IN_ORDER = "e.no < 0, abs(e.no)"  # of effects that begin in the same millisecond: a once after its step
-SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at"
+SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at, language"
 
 
 class Summary:
-    """A run in a list; `status` is what a person should see: interrupted where nobody drives what moves."""
+    """A run in a list; `status` is what a person should see: interrupted where nobody drives what moves, stranded where its plan
+    is of a language that this durun does not know."""
 
     __slots__ = tuple(SUMMARY.split(", "))
     no: int
@@ -37,6 +39,7 @@ class Summary:
     created_at: int
     updated_at: int
     ended_at: int | None
+    language: int
 
     def __init__(self, row: tuple[Any, ...]) -> None:
         for name, value in zip(self.__slots__, row, strict=True):
@@ -61,6 +64,7 @@ def number(file: File, id: str) -> int:
         return int(found[0][0])
     if not found:
         _not_a_child(file, id)
+        _not_pruned(file, id)
         raise NoSuchRun(f"there is no run {id!r} in {file.path}: `durun ls --all` lists them")
     raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
 
@@ -72,7 +76,7 @@ def checked(file: File, mark: str) -> tuple[Json, str] | None:
 
 
 class Hold:
-    """The whole file is held: since when (RFC 3339), and by whom."""
+    """The whole file is held, or a plan is drained: since when (RFC 3339), and by whom."""
 
     __slots__ = ("by", "since")
 
@@ -88,19 +92,26 @@ def hold(file: File) -> Hold | None:
     return Hold(*found[0]) if found else None
 
 
+def drained(file: File, plan: str) -> Hold | None:
+    """Whether new runs of a plan are refused."""
+    found = rows(file.db, "SELECT by, at FROM drains WHERE name = ?", (plan,))
+    return Hold(*found[0]) if found else None
+
+
 def in_flight(file: File, plan: str | None = None) -> list[int]:
     """The numbers of all runs that have not ended, the oldest first."""
     of_plan = "" if plan is None else " AND name = ?"
     return [r[0] for r in rows(file.db, f"SELECT no FROM runs WHERE {OPEN}{of_plan} ORDER BY no", (plan,) if plan else ())]
 
 
-def to_take_up(file: File, alive: Callable[[str], bool], now: int) -> list[Summary]:
+def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: bool = False) -> list[Summary]:
     """What `resume --all` goes on with, the oldest first: interrupted runs, those whose time has come, those that were held
     with the whole file, and those in whose inbox something lies. What a living driver holds is not among them, but for what
-    it sits out only because the file was held."""
+    it sits out only because the file was held. What was restored is, where a person says so."""
     sql = (
         f"SELECT {SUMMARY} FROM runs WHERE {OPEN} AND (status IN ('running', 'compensating') OR (status = 'waiting' AND due <= ?)"
-        " OR (status = 'paused' AND reason = 'all') OR no IN (SELECT run FROM notes)) ORDER BY no"
+        " OR (status = 'paused' AND reason = 'all') OR reason = 'restored' OR no IN (SELECT run FROM notes))"
+        f" AND ({int(restored)} OR reason IS NOT 'restored') ORDER BY no"
     )
     asked: dict[str | None, bool] = {None: False}
     found = _seen(rows(file.db, sql, (now,)), alive)
@@ -138,6 +149,15 @@ def next_due(file: File, now: int) -> int | None:
     return min((at for at in (found, message) if at is not None), default=None)
 
 
+def _not_pruned(file: File, id: str) -> None:
+    """Raises NoSuchRun where a run of this id has ended, and was taken away."""
+    from durun.plan.units import show_moment
+
+    for status, ended_at, pruned_at in rows(file.db, "SELECT status, ended_at, pruned_at FROM pruned WHERE id = ?", (id,)):
+        how = f"it is {status} since {show_moment(ended_at)}, and was pruned at {show_moment(pruned_at)}"
+        raise NoSuchRun(f"run {id} is gone: {how}; `durun db prune {id} --forget-id` forgets it altogether")
+
+
 def _not_a_child(file: File, id: str) -> None:
     """A child is a part of the run that called it, and is seen and moved with it. Raises NoSuchRun where this is one."""
     sql = "SELECT runs.id, scope, states.state FROM states JOIN runs ON runs.no = states.run WHERE child = ? LIMIT 1"
@@ -162,9 +182,8 @@ def listed(
     if plan is not None:
         where.append("name = ?")
         values.append(plan)
-    stored = {"interrupted": "running"}
-    if statuses:
-        wanted = sorted({stored.get(s, s) for s in statuses})
+    if statuses and "stranded" not in statuses:
+        wanted = sorted({s for shown in statuses for s in (("running", "compensating") if shown == "interrupted" else (shown,))})
         where.append(f"status IN ({','.join('?' * len(wanted))})")
         values += wanted
     sql = f"SELECT {SUMMARY} FROM runs WHERE {' AND '.join(where)}"
@@ -189,6 +208,8 @@ def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Su
                 asked[s.driver] = alive(str(s.driver))
             if not asked[s.driver]:
                 s.status = "interrupted"
+        if s.language > LANGUAGE and s.status not in ENDED:
+            s.status, s.reason = "stranded", None
         out.append(s)
     return out
 
@@ -196,10 +217,11 @@ def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Su
 def details(file: File, no: int) -> dict[str, Json]:
     """Everything `show` tells of a run, as plain data."""
     db = file.db
-    names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, undoing, fence, seq, events"
+    names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, undoing, restored, fence, seq"
+    names += ", events"
     row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
     out = dict(zip(names.split(", "), row, strict=True))
-    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing"):
+    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored"):
         out[name] = _value(out[name])
     out["positions"] = [
         dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
@@ -369,18 +391,20 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
     names = ("scope", "state", "visit", "phase", "effect", "due", "data")
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
-    wants = f"status = 'paused' OR reason = 'undo_failed' OR EXISTS ({asks})"
+    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored') OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = f"SELECT {columns}, directory FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
+    sql = f"SELECT {columns}, directory, restored, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
     found = rows(file.db, sql)
     out = []
-    for s, row in zip(_seen([row[:-1] for row in found], alive), found, strict=True):
+    for s, row in zip(_seen([row[:-3] for row in found], alive), found, strict=True):
         placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
         positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
         failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
         sql = "SELECT no, status FROM effects WHERE run = ? AND no IN (SELECT effect FROM positions WHERE run = ?)"
         effects = [{"no": no, "status": status} for no, status in rows(file.db, sql, (s.no, s.no))]
-        out.append((s, {"positions": positions, "effects": effects, "directory": row[-1], "undo": failed}))
+        directory, restored, durun = row[-3:]
+        more = {"directory": directory, "undo": failed, "restored": _value(restored), "pins": {"durun": durun}}
+        out.append((s, {"positions": positions, "effects": effects, **more}))
     return out
 
 

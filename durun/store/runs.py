@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from durun.errors import Held as HeldByAnother
-from durun.errors import NeedsPerson, Refusal, StoreUnusable, Superseded
+from durun.errors import NeedsPerson, PlanRefused, Refusal, StoreUnusable, Superseded
 from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
@@ -42,6 +42,7 @@ class Birth(NamedTuple):
     pins: Json
     language: int
     mark: str | None = None  # what the text of the plan is known by from now on
+    named: bool = False  # its id was given by a person
 
 
 class Pinned(NamedTuple):
@@ -77,6 +78,14 @@ class Exists(Exception):
     def __init__(self, id: str, no: int, bound_to: str) -> None:
         super().__init__(id)
         self.no, self.bound_to = no, bound_to
+
+
+class Pruned(Exception):
+    """A run with this id has ended, and was pruned; `status` is how."""
+
+    def __init__(self, id: str, bound_to: str, status: str, ended_at: int) -> None:
+        super().__init__(id)
+        self.id, self.bound_to, self.status, self.ended_at = id, bound_to, status, ended_at
 
 
 class HoldChanged(Exception):
@@ -126,14 +135,18 @@ class Store:
 
     def create(self, birth: Birth, move: Move, driver: Driver | None, now: int, *, held: bool = False) -> Held:
         """The plan, the run, its position and its first intent, in one transaction. `held`: the move was decided with the
-        whole file held. Raises Exists, HoldChanged."""
+        whole file held. Raises Exists, Pruned, HoldChanged, and PlanRefused
+        where the plan is drained."""
         run = move.run
         with self.file.write() as db:
             if (read.hold(self.file) is not None) != held:
                 raise HoldChanged
             there = rows(db, "SELECT no, bound_to FROM runs WHERE id = ?", (run.id,))
+            if birth.named:
+                refuse_pruned(self.file, run.id)
             if there:
                 raise Exists(run.id, there[0][0], there[0][1])
+            refuse_drained(self.file, run.name)
             db.execute(
                 "INSERT OR IGNORE INTO plans (digest, canonical, source) VALUES (?, ?, ?)",
                 (birth.plan_digest, birth.plan_text, birth.source),
@@ -142,13 +155,14 @@ class Store:
                 db.execute("INSERT OR IGNORE INTO checked (mark, plan) VALUES (?, ?)", (birth.mark, birth.plan_digest))
             self._driver(db, driver, now)
             db.execute(
-                "INSERT INTO runs (id, plan, name, version, language, file, directory, namespace, bound_to, pins, input,"
-                " types, vars, status, driver, fence, seq, events, next_effect, created_at, updated_at)"
-                " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO runs (no, id, plan, name, version, language, file, directory, namespace, bound_to, pins, input,"
+                f" types, vars, status, driver, fence, seq, events, next_effect, created_at, updated_at, named) VALUES ({NEXT},"
+                "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (
                     run.id, birth.plan_digest, run.name, run.version, birth.language, birth.file, birth.directory,
                     run.namespace, birth.bound_to, text_of(birth.pins), text_of(run.input), text_of(run.types),
                     text_of(run.vars), str(run.status), driver.place if driver else None, 1, 0, 0, 1, run.started_at, now,
+                    int(birth.named),
                 ),
             )  # fmt: skip
             right = Held(db.last_insert_rowid(), 1, 0, 0)
@@ -359,6 +373,18 @@ class Store:
             db.execute("DELETE FROM hold")
             return db.changes() == 1
 
+    def drain(self, plan: str, by: str, now: int) -> bool:
+        """From now on no new run of a plan begins. False where that is so already."""
+        with self.file.write() as db:
+            db.execute("INSERT OR IGNORE INTO drains (name, by, at) VALUES (?, ?, ?)", (plan, by, now))
+            return db.changes() == 1
+
+    def drain_off(self, plan: str) -> bool:
+        """New runs of a plan may begin again. False where they might before."""
+        with self.file.write() as db:
+            db.execute("DELETE FROM drains WHERE name = ?", (plan,))
+            return db.changes() == 1
+
     # notes
 
     def add_note(self, no: int, kind: str, data: Json, by: str, now: int) -> int:
@@ -560,7 +586,7 @@ class Store:
                 values["attempt"] = effect.attempt
         if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
             values |= {"awake_boot": run.awake_boot, "over_at": run.over_at}
-        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap"):
+        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap", "restored"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
         if before is None or run.pivot != before.pivot:
@@ -610,6 +636,21 @@ def _one(db: apsw.Connection, id: str) -> None:
         raise Superseded(f"run {id} was taken over by another driver")
 
 
+def refuse_pruned(file: File, id: str) -> None:
+    """Raises Pruned where a run with this id was, and is gone."""
+    found = rows(file.db, "SELECT bound_to, status, ended_at FROM pruned WHERE id = ?", (id,))
+    if found:
+        raise Pruned(id, *found[0])
+
+
+def refuse_drained(file: File, plan: str) -> None:
+    """Raises PlanRefused where new runs of a plan are refused."""
+    drained = read.drained(file, plan)
+    if drained is not None:
+        said = f"plan {plan} is drained since {drained.since} by {drained.by}: no new run of it begins"
+        raise PlanRefused(f"{said}; `durun drain {plan} --off` lets them begin again; nothing was changed")
+
+
 def who_holds(db: apsw.Connection, id: str, place: str) -> str:
     """Who drives a run, in words for the one who is refused."""
     found = rows(db, "SELECT pid, host, started_at FROM drivers WHERE place = ?", (place,))
@@ -639,10 +680,13 @@ class Reading:
 
 # --- rows ---
 
+# the number of a run that was pruned is not given again: what its driver noted under it may still be there
+NEXT = "1 + max(coalesce((SELECT max(no) FROM runs), 0), coalesce((SELECT floor FROM origin), 0))"
+
 RUN_COLUMNS = (
     "id", "name", "version", "namespace", "created_at", "status", "reason", "input", "vars", "pins", "types", "output", "error",
     "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at", "driven",
-    "awake", "awake_boot", "gap", "over_at",
+    "awake", "awake_boot", "gap", "over_at", "restored",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
@@ -696,7 +740,7 @@ def _run_of(row: tuple[Any, ...]) -> Run:
         cancel=value_of(v["cancel"]), undoing=value_of(v["undoing"]), pivot=v["pivot"],
         paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
         ended_at=v["ended_at"], next_signal=v["next_signal"], driven=v["driven"], awake=v["awake"], awake_boot=v["awake_boot"],
-        gap=value_of(v["gap"]), over_at=v["over_at"],
+        gap=value_of(v["gap"]), over_at=v["over_at"], restored=value_of(v["restored"]),
     )  # fmt: skip
 
 

@@ -9,6 +9,15 @@
 --
 -- History: version 1, the first.
 
+CREATE TABLE origin (
+  one       INTEGER PRIMARY KEY CHECK (one = 1), -- which file this is: one that lies elsewhere with this row is a copy of it
+  path      TEXT NOT NULL,
+  device    INTEGER,
+  inode     INTEGER,                      -- NULL: a backup of what lies at `path`
+  backup_at INTEGER,                      -- made then
+  floor     INTEGER NOT NULL DEFAULT 0    -- the highest number of a run that was pruned: none of them is given again
+);
+
 CREATE TABLE plans (
   digest    TEXT PRIMARY KEY,             -- SHA-256 of `canonical`
   canonical TEXT NOT NULL,                -- the plan as every run of it reads it
@@ -44,6 +53,7 @@ CREATE TABLE runs (
   directory  TEXT NOT NULL,               -- where start was called: the directory of its commands
   namespace  TEXT NOT NULL,               -- what its keys are derived in
   bound_to   TEXT NOT NULL,               -- digest of plan and input: what an id given again must agree with
+  named      INTEGER NOT NULL DEFAULT 0,  -- 1: its id was given with --id, and is kept when the run is pruned
   pins       TEXT NOT NULL,               -- JSON: env, base (PATH, HOME, …), durun, host
   input      TEXT NOT NULL,
   types      TEXT NOT NULL,               -- JSON: the type each var keeps
@@ -62,6 +72,7 @@ CREATE TABLE runs (
   undoing    TEXT,                        -- JSON {by, failed} while it compensates
   pivot      TEXT,                        -- the point of no return it has passed
   paused_at  INTEGER,
+  restored   TEXT,                        -- JSON {why, at, from, status, reason}: in flight in a file that is a backup or a copy
   driven     INTEGER NOT NULL DEFAULT 0,  -- ms in which it was driven or its commands ran, as far as that is known
   awake      INTEGER,                     -- the reading from which that counts on (suspend not counted); null: not now
   awake_boot TEXT,                        -- in this boot
@@ -79,6 +90,21 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_open ON runs (status) WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated');
 CREATE INDEX runs_driver ON runs (driver) WHERE driver IS NOT NULL;
+
+CREATE TABLE pruned (
+  id        TEXT PRIMARY KEY,             -- of a run that was started with --id: given again, it says how it ended
+  name      TEXT NOT NULL,                -- of its plan
+  bound_to  TEXT NOT NULL,
+  status    TEXT NOT NULL CHECK (status IN ('succeeded', 'failed', 'cancelled', 'compensated')),
+  ended_at  INTEGER NOT NULL,
+  pruned_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE drains (
+  name TEXT PRIMARY KEY,                  -- of a plan of which no new run is begun
+  by   TEXT NOT NULL,
+  at   INTEGER NOT NULL
+) WITHOUT ROWID;
 
 CREATE TABLE positions (
   run    INTEGER NOT NULL REFERENCES runs (no),

@@ -1,0 +1,156 @@
+"""A backup of the file, and the way back.
+
+Rules:
+- both go through SQLite's backup: one view of the source, whatever is written meanwhile
+- a backup is one plain file, without a log beside it; it says of itself that it is one; it is synced before it has its name, and
+  takes no name that is taken
+- a restore is one transaction of the file that is restored, with what was in flight blocked already: there is no moment at which
+  a driver could take it for what it was. It is refused while a driver lives, which is asked with the file locked
+- what was there before is kept as a backup beside it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import apsw
+
+from durun.errors import Held, NotPossible, StoreUnusable
+from durun.store import origin
+from durun.store.file import APPLICATION, File, failing, look_at_header, rows
+from durun.store.runs import who_holds
+
+
+class Restored(NamedTuple):
+    runs: int
+    blocked: int  # those that were in flight
+    kept: str | None  # where what was there before lies now
+    backup_at: int | None
+
+
+def backup(file: File, to: str, now: int) -> int:
+    """Writes a backup of the file: how many bytes it has. Raises NotPossible where something has that name, StoreUnusable."""
+    to = os.path.abspath(to)
+    if os.path.lexists(to):
+        raise NotPossible(f"{to} is there already: a backup takes no file's place; name another; nothing was changed")
+    with _part(to) as part:
+        with failing(to):
+            _copied(file.db, part, backup_at=now)
+        _synced(part)
+        size = os.path.getsize(part)
+        try:
+            os.link(part, to)
+        except FileExistsError:
+            raise NotPossible(f"{to} is there already: a backup takes no file's place; nothing was changed") from None
+        except OSError:  # a file system without links
+            os.rename(part, to)
+    _synced(os.path.dirname(to))
+    return size
+
+
+def _copied(source: apsw.Connection, to: str, *, backup_at: int | None = None) -> None:
+    """One plain file that holds what the source holds, and may say of itself that it is a backup. Nobody else knows it, so it
+    needs no locks."""
+    made = apsw.Connection(to, vfs="unix-none")
+    try:
+        for pragma in ("locking_mode=EXCLUSIVE", "synchronous=OFF"):
+            made.execute(f"PRAGMA {pragma}").fetchall()
+        with made.backup("main", source, "main") as copy:
+            copy.step()
+        made.execute("PRAGMA journal_mode=DELETE").fetchall()
+        if backup_at is not None:
+            made.execute("UPDATE origin SET inode = NULL, device = NULL, backup_at = ?", (backup_at,)).fetchall()
+    finally:
+        made.close()
+
+
+@contextmanager
+def _part(of: str) -> Iterator[str]:
+    """A file beside another, for its owner alone, that is gone at the end. Raises StoreUnusable."""
+    part = f"{of}.part-{os.urandom(4).hex()}"
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            yield part
+        finally:
+            for end in ("", "-journal", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part + end)
+    except OSError as e:
+        raise StoreUnusable(f"{of} cannot be written: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
+
+
+def _synced(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def restore(source: str, file: File, alive: Callable[[str], bool], now: int, kept: str) -> Restored:
+    """Puts a backup in the place of what the file holds; `kept` is where that is kept, if it holds a run.
+
+    Raises Held where a driver lives, StoreUnusable where the source is no whole database of durun.
+    """
+    source = os.path.realpath(source)
+    if os.path.exists(source) and os.path.samefile(source, file.path):
+        raise NotPossible(f"{source} is the database itself: nothing was changed")
+    with _part(file.path) as part:
+        with failing(source), _checked(source) as db:
+            _copied(db, part)
+        taken = File(part, create=False, say=file.say)
+        try:
+            with taken.write() as db:
+                (found,) = rows(db, origin.ORIGIN)
+                blocked = origin.block(db, now, "restored", found)
+                origin.settle(db, file)
+                runs = rows(db, "SELECT count(*) FROM runs")[0][0]
+            return Restored(runs, blocked, _put_back(taken, file, alive, now, kept), found[3])
+        finally:
+            taken.close()
+
+
+@contextmanager
+def _checked(source: str) -> Iterator[apsw.Connection]:
+    """A backup, open to be read, once it was looked at. Raises StoreUnusable."""
+    try:
+        look_at_header(source, os.stat(source).st_size)
+    except OSError as e:
+        raise StoreUnusable(f"{source} cannot be read: {os.strerror(e.errno or 0)}; nothing was changed") from None
+    db = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        if rows(db, "PRAGMA application_id") != [(APPLICATION,)]:
+            raise StoreUnusable(f"{source} is a database, but not one of durun: nothing was changed")
+        said = rows(db, "PRAGMA quick_check(1)")
+        if said != [("ok",)]:
+            raise StoreUnusable(f"{source} is damaged ({said[0][0]}): take an older backup; nothing was changed")
+        yield db
+    finally:
+        db.close()
+
+
+def _put_back(taken: File, file: File, alive: Callable[[str], bool], now: int, kept: str) -> str | None:
+    """The restored content in the place of the other, in one transaction. Where what was there is kept, or None."""
+    looking = File(file.path, create=False, say=file.say)
+    try:
+        with failing(file.path, file.db), file.db.backup("main", taken.db, "main") as copy:
+            copy.step(0)  # from here on nobody else writes
+            file.same_file()
+            for place, id in rows(
+                looking.db, "SELECT place, (SELECT id FROM runs WHERE driver = place ORDER BY no DESC LIMIT 1) FROM drivers"
+            ):
+                if alive(place):
+                    said = who_holds(looking.db, id, place) if id else f"the driver {place} lives"
+                    raise Held(f"{said}; nothing is restored while a driver lives: wait for it, or cancel; nothing was changed")
+            some = rows(looking.db, "SELECT 1 FROM runs LIMIT 1")
+            if some:
+                backup(looking, kept, now)
+            copy.step()
+    finally:
+        looking.close()
+    return kept if some else None
