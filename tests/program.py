@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 COMMAND = [sys.executable, "-m", "durun"]
 
 
@@ -77,6 +79,12 @@ class Program:
 
     def lines(self) -> list[str]:
         return self.ledger.read_text().splitlines() if self.ledger.exists() else []
+
+    def adopt(self) -> None:
+        """The file is a copy of another, and stands here for that: nothing else will ever be done with the other."""
+        db, there = apsw.Connection(str(self.db)), self.db.stat()
+        db.execute("UPDATE origin SET path = ?, device = ?, inode = ?", (str(self.db), there.st_dev, there.st_ino)).fetchall()
+        db.close()
 
     def the_run(self) -> str:
         """The id of the only run."""

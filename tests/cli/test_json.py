@@ -61,6 +61,14 @@ WELL = [  # command line, exit, a key of the document
     ("check bad.yaml", 7, "faults"),
     ("db path", 0, "path"),
     ("db check", 0, "broken"),
+    ("db backup other.db", 0, "backup"),
+    ("db restore b.db", 0, "blocked"),
+    ("db prune", 0, "pruned"),
+    ("db prune ok", 0, "pruned"),
+    ("db prune --older-than 1d", 0, "pruned"),
+    ("drain test", 0, "in_flight"),
+    ("drain test --wait", 3, "in_flight"),
+    ("drain test --off", 0, "drained"),
     ("docs", 0, "pages"),
     ("docs plan", 0, "text"),
 ]
@@ -107,6 +115,14 @@ REFUSED = [
     ("resolve ok", 2),
     ("check none.yaml", 7),
     ("db check --db /nowhere/x.db", 8),
+    ("db backup plan.yaml", 10),
+    ("db backup /nowhere/b.db", 8),
+    ("db restore none.db", 2),
+    ("db restore plan.yaml", 8),
+    ("db prune none", 5),
+    ("db prune waits", 10),
+    ("drain test --wait --off", 2),
+    ("logs ok nowhere", 10),
     ("docs nothing", 2),
     ("nonsense", 2),
     ("show ok --nonsense", 2),
@@ -130,14 +146,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     db = apsw.Connection(str(durun.db))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     db.close()
+    durun("db", "backup", "b.db")
     yield durun.folder
     durun.end()
 
 
 @pytest.fixture
 def runs(durun: Program, made: Path) -> Program:
-    for file in [durun.db.name, *(p.name for p in made.glob("*.yaml"))]:
+    for file in [durun.db.name, "b.db", *(p.name for p in made.glob("*.yaml"))]:
         shutil.copy(made / file, durun.folder / file)
+    durun.adopt()
     return durun
 
 
