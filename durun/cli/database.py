@@ -6,12 +6,11 @@ import os
 
 from durun.cli.common import alive_in, now, opened, where
 from durun.cli.reader import at_end, out, out_json, say
-from durun.errors import Usage
+from durun.errors import StoreUnusable, Usage
 
 
 def db_check(*, json: bool = False, db: str | None = None) -> int:
     """Check the database: the file, and what must hold for every run in it. Exits with 0 or 8."""
-    from durun.errors import StoreUnusable
     from durun.store.audit import audit
 
     file = opened(db)
@@ -52,13 +51,16 @@ def db_backup(file: str, *, json: bool = False, db: str | None = None) -> int:
 def db_restore(file: str, *, json: bool = False, db: str | None = None) -> int:
     """Put a backup in the place of what the database holds. What was in flight in it is blocked until you say --after-restore."""
     from durun.plan.units import show_moment
-    from durun.store.backup import restore
+    from durun.store.backup import away, restore
     from durun.store.file import File
 
     source, at, path = os.path.abspath(file), now(), where(db)
     if not os.path.exists(source):
         raise Usage(f"there is no file {source}: nothing was changed")
-    target = File(path, create=True)
+    try:
+        target = File(path, create=True)
+    except StoreUnusable as e:
+        raise StoreUnusable(f"{e}; or {away(path)}") from None
     at_end.append(target.close)
     kept = f"{path}.before-{show_moment(at).replace(':', '').replace('.', '')}"
     found = restore(source, target, alive_in(path), at, kept)

@@ -141,16 +141,30 @@ def _put_back(taken: File, file: File, alive: Callable[[str], bool], now: int, k
         with failing(file.path, file.db), file.db.backup("main", taken.db, "main") as copy:
             copy.step(0)  # from here on nobody else writes
             file.same_file()
-            for place, id in rows(
-                looking.db, "SELECT place, (SELECT id FROM runs WHERE driver = place ORDER BY no DESC LIMIT 1) FROM drivers"
-            ):
-                if alive(place):
-                    said = who_holds(looking.db, id, place) if id else f"the driver {place} lives"
-                    raise Held(f"{said}; nothing is restored while a driver lives: wait for it, or cancel; nothing was changed")
+            _refuse_living(looking, alive)
             some = rows(looking.db, "SELECT 1 FROM runs LIMIT 1")
             if some:
                 backup(looking, kept, now)
             copy.step()
+    except StoreUnusable as e:
+        raise StoreUnusable(f"{e}; or {away(file.path)}") from None
     finally:
         looking.close()
     return kept if some else None
+
+
+def _refuse_living(file: File, alive: Callable[[str], bool]) -> None:
+    """Raises Held where a driver lives, known to the file or not: one that begins asks for the file only later."""
+    sql = "SELECT place, (SELECT id FROM runs WHERE driver = place ORDER BY no DESC LIMIT 1) FROM drivers"
+    known = dict(rows(file.db, sql))
+    there = os.listdir(file.folder) if os.path.isdir(file.folder) else []
+    for place in (*known, *there):
+        if alive(place):
+            id = known.get(place)
+            who = who_holds(file.db, id, place) if id else f"the driver of {os.path.join(file.folder, place)} lives"
+            raise Held(f"{who}; nothing is restored while a driver lives: wait for it, or stop it; nothing was changed")
+
+
+def away(path: str) -> str:
+    """The way out where what is there cannot be used."""
+    return f"move {path} and {path}-wal away, and the same again restores into a new file"

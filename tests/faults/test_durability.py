@@ -136,6 +136,7 @@ def every_command(place, plan):
     return [
         ["start", plan], ["start", plan, "--id", "r"], ["resume", "r"], ["ls"], ["ls", "--json"], ["show", "r"], ["history", "r"],
         ["logs", "r"], ["output", "r"], ["wait", "r", "--timeout", "1s"], ["cancel", "r"], ["resolve", "r", "--retry"],
+        ["db", "backup", "b.db"], ["db", "restore", plan], ["db", "prune"], ["drain", "fault"],
     ]  # fmt: skip
 
 

@@ -250,6 +250,36 @@ def test_f35_a_restore_killed_at_any_write_leaves_the_file_wholly_old_or_wholly_
     assert seen <= {None, "restored"}
 
 
+def test_f35_a_damaged_file_is_moved_away_and_a_backup_makes_a_new_one(place):
+    backed_up(place)
+    whole = bytearray(place.db.read_bytes())
+    page = int.from_bytes(whole[16:18], "big")
+    for at in range(page, len(whole), page):
+        whole[at : at + 200] = b"\xff" * 200
+    place.db.write_bytes(whole)
+    assert "away" in place.durun("db", "restore", "b.db", exit=8).err
+    place.db.write_bytes(b"no database at all\n" * 20)
+    assert "away" in place.durun("db", "restore", "b.db", exit=8).err
+    os.rename(place.db, place.folder / "damaged.db")
+    place.durun("db", "restore", "b.db")
+    place.durun("resume", "r", "--after-restore", exit=3)
+    well(place)
+
+
+def test_f35_a_restore_waits_for_who_writes_and_for_no_reader(place):
+    backed_up(place)
+    db = apsw.Connection(str(place.db))
+    db.execute("BEGIN IMMEDIATE").fetchall()
+    restoring = place.begin("db", "restore", "b.db")
+    place.until(lambda: list(place.folder.glob("durun.db.part*")), "what is being restored")
+    assert place.show("r")["status"] == "waiting"
+    assert restoring.poll() is None
+    db.execute("ROLLBACK").fetchall()
+    db.close()
+    place.end(restoring)
+    assert place.show("r")["reason"] == "restored"
+
+
 # --- F35: copied ---
 
 
