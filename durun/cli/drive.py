@@ -619,11 +619,12 @@ class DriverProcess:
         from durun.messages import deliver
         from durun.outbox import Deliverer
 
-        pinned = self.store.pinned(no)
-        refuse_stranded(pinned)
+        self.notice()
+        pinned, run = self.store.pinned(no), self.store.load(no).run
+        refuse_stranded(pinned, run.id)
         preload(pinned.plan)
         self._deliverer = Deliverer(self.commands, no, pinned, self.file.path, new_place, self.world.boot)
-        delivery = self._delivery(no, self.store.load(no).run)
+        delivery = self._delivery(no, run)
         self.keep = True
         deliver(delivery, self._deliverer, lambda: self.signals.told, self.signals.wake)
         self.keep, self.commands = self._deliverer.busy, self._deliverer.commands

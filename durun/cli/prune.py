@@ -14,7 +14,7 @@ Json = Any
 WHY = {
     "in_flight": "has not ended: it is {status}",
     "owed": "owes undos: `durun compensate {id}` or `durun resolve {id} STATE --undone` first",
-    "undelivered": "has something that is not delivered yet: `durun show {id}`",
+    "undelivered": "has something that is not delivered yet: `durun outbox ls {id}`",
 }
 
 
@@ -84,7 +84,7 @@ def _say(file: File, found: Any) -> None:
             say("a driver lives, or the disk is full: what is free in the database is used again, and given back by a later prune")
     for why, ids in found.kept.items():
         many = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
-        what = {"owed": "owe undos (`durun show RUN`)", "undelivered": "have something undelivered"}[why]
+        what = {"owed": "owe undos (`durun show RUN`)", "undelivered": "have something undelivered (`durun outbox ls`)"}[why]
         say(f"kept, since they {what}: {', '.join(ids[:5])}{many}")
 
 

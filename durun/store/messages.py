@@ -111,7 +111,7 @@ class Messages:
     def _may_be_delivered(self, db: apsw.Connection, run: int) -> bool:
         if rows(db, "SELECT 1 FROM hold"):
             return False
-        return not rows(db, "SELECT 1 FROM runs WHERE no = ? AND status = 'paused'", (run,))
+        return not rows(db, "SELECT 1 FROM runs WHERE no = ? AND (status = 'paused' OR restored IS NOT NULL)", (run,))
 
     def put(self, claimed: Claimed, decide: Callable[[bool], Step], *, release: bool = True) -> Claimed:
         """What became of it, in one transaction; `decide` is told whether the run was cancelled or is undone. Raises Lost."""
@@ -157,7 +157,8 @@ class Messages:
         """The runs of which something may be delivered, the one that waits longest first."""
         sql = (
             f"SELECT run, min(coalesce(due, 0)) d FROM messages WHERE {OPEN} AND status <> 'dead' AND (NOT ordered OR {HEAD})"
-            " AND run IN (SELECT no FROM runs WHERE status <> 'paused') GROUP BY run HAVING d <= ? ORDER BY d, run"
+            " AND run IN (SELECT no FROM runs WHERE status <> 'paused' AND restored IS NULL)"
+            " GROUP BY run HAVING d <= ? ORDER BY d, run"
         )
         return [found[0] for found in rows(self.file.db, sql, (now,))]
 

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from durun.store.file import File, rows
-from durun.store.read import OPEN
+from durun.store.read import OPEN, UNDELIVERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +70,16 @@ def block(db: apsw.Connection, now: int, why: str, origin: tuple[Any, ...] | Non
         (now, backup_at, path, why, now),
     )
     blocked: int = db.changes()
+    _doubt_messages(db)
     db.execute("UPDATE runs SET driver = NULL WHERE driver IS NOT NULL")
     db.execute("DELETE FROM drivers")
     return blocked
+
+
+def _doubt_messages(db: apsw.Connection) -> None:
+    """What is left to be delivered, of runs that have ended too, may have been: its probe is asked first, where it has one; and
+    what was under way is lost, unless its end was noted."""
+    db.execute(f"UPDATE messages SET data = json_set(data, '$.unsure', json('true')) WHERE {UNDELIVERED}")
+    of = f"(run, no) IN (SELECT run, effect FROM messages WHERE {UNDELIVERED})"
+    db.execute(f"UPDATE effects SET first_at = coalesce(first_at, intended_at) WHERE {of}")
+    db.execute(f"UPDATE effects SET boot = 'elsewhere' WHERE status = 'begin' AND {of}")

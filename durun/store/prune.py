@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from durun.store.file import File, failing, rows
+from durun.store.read import UNDELIVERED
 
 AT_ONCE = 100  # runs in one transaction, so that nobody waits long for it
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to
@@ -26,7 +27,8 @@ KEPT = {
     "in_flight": f"NOT ({ENDED})",
     "owed": "status IN ('failed', 'cancelled') AND EXISTS (SELECT 1 FROM undos u WHERE u.run = runs.no"
     " AND u.status IN ('owed', 'registered', 'failed'))",
-    "undelivered": f"EXISTS (SELECT 1 FROM effects e WHERE e.run = runs.no AND e.status NOT IN {OVER})",
+    "undelivered": f"(EXISTS (SELECT 1 FROM effects e WHERE e.run = runs.no AND e.status NOT IN {OVER})"
+    f" OR EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED}))",
 }
 
 

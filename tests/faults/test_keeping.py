@@ -250,6 +250,29 @@ def test_f35_a_restore_killed_at_any_write_leaves_the_file_wholly_old_or_wholly_
     assert seen <= {None, "restored"}
 
 
+MESSAGE = """
+a: {run: 'echo a >> ticks; test -e well', background: true, probe: {run: 'test -e well'}, retry: {initial_interval: 1s, jitter: none}, next: q}
+q: {approval: {message: 'go on?'}, next: succeeded}
+"""
+
+
+def test_f35_a_message_that_may_have_been_delivered_after_the_backup_is_asked_about_first(place):
+    status = lambda: [m["status"] for m in place.durun("outbox", "ls", "--all", "--json").json["messages"]]  # noqa: E731
+    deliver = lambda: place.durun("outbox", "deliver", exit=None) and status() == ["delivered"]  # noqa: E731
+    backed_up(place, MESSAGE)
+    place.write("well", "")
+    place.until(deliver, "the delivery")
+    before = place.lines("ticks")
+    place.durun("db", "restore", "b.db")
+    place.durun("outbox", "deliver", exit=None)
+    assert status() == ["waiting"], "nothing of what is blocked is delivered"
+    well(place)
+    place.durun("resume", "r", "--after-restore", exit=3)
+    place.until(deliver, "the answer of its probe")
+    assert place.lines("ticks") == before
+    well(place)
+
+
 def test_f35_a_damaged_file_is_moved_away_and_a_backup_makes_a_new_one(place):
     backed_up(place)
     whole = bytearray(place.db.read_bytes())
@@ -394,6 +417,16 @@ def test_prune_never_takes_a_run_that_has_not_ended_or_owes_an_undo(place):
     place.durun("compensate", "o", exit=4)
     assert place.durun("db", "prune", "--json").json["pruned"] == ["o"]
     assert place.lines("ticks")[-1] == "undo"
+
+
+def test_prune_never_takes_a_run_with_a_message_that_is_not_delivered(place):
+    states = "a: {run: 'test -e well', background: true, idempotent: true, next: succeeded}"
+    place.durun("start", place.plan(states), "--id", "r")
+    assert "not delivered" in place.durun("db", "prune", "r", exit=10).err
+    assert place.durun("db", "prune", "--json").json["kept"] == {"undelivered": ["r"]}
+    place.durun("outbox", "drop", "r")
+    assert place.durun("db", "prune", "--json").json["pruned"] == ["r"]
+    well(place)
 
 
 def test_prune_keeps_what_is_younger_and_refuses_what_it_cannot_read(place):
