@@ -96,3 +96,25 @@ def test_what_wrote_nothing_is_said(durun: Program) -> None:
     for words in (["logs", run], ["logs", run, "a"], ["logs", run, "-f"]):
         done = durun(*words)
         assert done.stdout == "" and run in done.stderr
+
+
+def test_a_state_that_there_is_not_is_refused_and_those_there_are_are_named(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a', catch: [{on: [any], next: never}], next: fan}\n  never: {run: 'true', next: succeeded}\n  fan:\n    parallel:\n"
+        "      branches:\n        left: {start: pull, states: {pull: {run: 'echo p', next: succeeded}}}\n    next: succeeded\n"
+    )
+    run = durun.start()
+    for name in ("nosuch", "right.pull", "pul"):
+        said = durun("logs", run, name, exit=10)
+        assert said.stdout == "" and f"no state {name!r}" in said.stderr and "a, fan, never" in said.stderr
+    assert json.loads(durun("logs", run, "nosuch", "--json", exit=10).stdout)["error"]["exit"] == 10
+    assert "has written nothing" in durun("logs", run, "never").stderr
+    assert durun("logs", run, "pull").stdout == durun("logs", run, "fan.left").stdout == "p\n"
+
+
+def test_a_database_that_was_named_and_is_not_there_is_said_to_be(durun: Program) -> None:
+    for more in ({}, {"env": {"DURUN_DB": "/no/such.db"}}):
+        said = durun("ls", *(() if more else ("--db", "/no/such.db")), **more)
+        assert said.stdout == "" and "there is no database at /no/such.db" in said.stderr
+    said = durun("ls", "--json", "--db", "/no/such.db")
+    assert json.loads(said.stdout)["runs"] == []
