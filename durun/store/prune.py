@@ -22,13 +22,11 @@ from durun.store.read import UNDELIVERED
 AT_ONCE = 100  # runs in one transaction, so that nobody waits long for it
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to
 ENDED = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"
-OVER = "('done', 'not_done', 'not_certain', 'in_doubt', 'withdrawn')"  # an effect of which nothing is to come
 KEPT = {
     "in_flight": f"NOT ({ENDED})",
     "owed": "status IN ('failed', 'cancelled') AND EXISTS (SELECT 1 FROM undos u WHERE u.run = runs.no"
     " AND u.status IN ('owed', 'registered', 'failed'))",
-    "undelivered": f"(EXISTS (SELECT 1 FROM effects e WHERE e.run = runs.no AND e.status NOT IN {OVER})"
-    f" OR EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED}))",
+    "undelivered": f"EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED})",
 }
 
 
@@ -104,7 +102,7 @@ def _take(file: File, runs: list[int], now: int, *, forget: bool) -> tuple[list[
         going = rows(db, f"SELECT no, id, named FROM runs WHERE no IN ({marks}) AND {_may_go()}", tuple(runs))
         nos = [no for no, _, _ in going]
         marks = ",".join("?" * len(nos))
-        logs = _logs(db, f"run IN ({marks})", nos)
+        logs = _logs(db, f"run IN ({marks})", nos) + _onces(db, f"run IN ({marks})", nos)
         if not forget:
             db.execute(
                 "INSERT OR REPLACE INTO pruned (id, name, bound_to, status, ended_at, pruned_at)"
@@ -130,6 +128,11 @@ def _logs(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[s
     return [path for row in rows(db, said + which, tuple(values)) for path in row if path]
 
 
+def _onces(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[str]:
+    """The paths of what a once prints into, where its call died."""
+    return [f"once/{name}" for (name,) in rows(db, f"SELECT file FROM onces WHERE {which}", tuple(values))]
+
+
 def _forget(file: File, before: int) -> int:
     with file.write() as db:
         db.execute("DELETE FROM pruned WHERE ended_at < ?", (before,))
@@ -149,7 +152,7 @@ def _without_owner(file: File) -> None:
 
 def _orphans(file: File, alive: Callable[[str], bool], files: list[int], now: int) -> None:
     """What lies in the folder and belongs to no run: logs whose rows are gone, and what drivers in the background said."""
-    known = set(_logs(file.db, "1"))
+    known = {*_logs(file.db, "1"), *_onces(file.db, "1")}
     busy = {place for (place,) in rows(file.db, "SELECT place FROM drivers UNION SELECT place FROM effects WHERE status = 'begin'")}
     runs = {str(no) for (no,) in rows(file.db, "SELECT no FROM runs")}
     for name in os.listdir(file.folder) if os.path.isdir(file.folder) else []:
@@ -157,6 +160,9 @@ def _orphans(file: File, alive: Callable[[str], bool], files: list[int], now: in
         if name.endswith(".driver.log"):
             if name.partition(".")[0] not in runs:
                 _unlink(file.folder, [name], files)
+        elif name == "once":
+            old = [once for once in os.listdir(path) if not _young(os.path.join(path, once), now)]
+            _unlink(file.folder, [f"once/{once}" for once in old if f"once/{once}" not in known], files)
         elif os.path.isdir(path) and _is_place(path) and name not in busy and not alive(name) and not _young(path, now):
             _unlink(file.folder, [f"{name}/{log}" for log in os.listdir(path) if f"{name}/{log}" not in known], files)
 
@@ -180,7 +186,7 @@ def _unlink(folder: str, names: Iterable[str], files: list[int]) -> None:
             size = os.lstat(path).st_size
             os.unlink(path)
             files[0], files[1] = files[0] + 1, files[1] + size
-    for place in {os.path.dirname(name) for name in names if "/" in name}:
+    for place in {os.path.dirname(name) for name in names if _is_place(os.path.dirname(name))}:
         with contextlib.suppress(OSError):
             os.rmdir(os.path.join(folder, place))
 

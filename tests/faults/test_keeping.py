@@ -429,6 +429,17 @@ def test_prune_never_takes_a_run_with_a_message_that_is_not_delivered(place):
     well(place)
 
 
+def test_prune_takes_what_a_once_has_recorded(place):
+    once = f"{place.argv[0]} -m durun once mail -- echo very-private-words >&2"
+    place.durun("start", place.plan(f"a: {{run: '{once}', next: succeeded}}"), "--id", "r")
+    assert sql(place.db, "SELECT count(*) FROM onces") == [(1,)]
+    place.durun("db", "prune")
+    assert sql(place.db, "SELECT count(*) FROM onces") == [(0,)]
+    for path in place.folder.rglob("*durun.db*"):
+        assert path.is_dir() or b"very-private-words" not in path.read_bytes()
+    well(place)
+
+
 def test_prune_keeps_what_is_younger_and_refuses_what_it_cannot_read(place):
     place.durun("start", place.plan("a: {pass: {}, next: succeeded}"), "--id", "r")
     assert place.durun("db", "prune", "--older-than", "1h", "--json").json["pruned"] == []
@@ -476,10 +487,15 @@ def test_prune_takes_logs_that_belong_to_no_run_once_they_are_old(place):
         (folder / name / "1.out").write_text("old")
         os.utime(folder / name, (os.stat(folder).st_mtime - age,) * 2)
     (folder / "77.driver.log").write_text("old")
+    (folder / "once").mkdir()
+    for name, age in (("aaaa", 7200), ("bbbb", 0)):
+        (folder / "once" / name).write_text("old")
+        os.utime(folder / "once" / name, (os.stat(folder).st_mtime - age,) * 2)
     (folder / "mine.txt").write_text("not ours")
     place.durun("db", "prune", "--older-than", "1d")
     left = {p.name for p in folder.iterdir()}
     assert {"fedcba9876543210", "mine.txt"} < left
+    assert [p.name for p in (folder / "once").iterdir()] == ["bbbb"]
     assert not {"0123456789abcdef", "77.driver.log"} & left
     assert place.durun("logs", "r").out == "a\n"
 

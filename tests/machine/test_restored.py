@@ -110,10 +110,15 @@ def test_nothing_that_may_have_happened_elsewhere_is_begun_again_unasked(data: A
     for _ in range(30):
         if world.at.run.status in TERMINAL:
             break
-        chosen = [e for e in happenings(world) if not (isinstance(e, Resolve) and e.how == "retry")]
+        chosen = [e for e in happenings(world) if not (isinstance(e, Resolve) and wants_again(e))]
         world.give(data.draw(st.sampled_from(chosen)))
     again = {key for _, key in world.begun[before:]} & once
     assert not again, [path for path, key in world.begun[before:] if key in again]
+
+
+def wants_again(e: Resolve) -> bool:
+    """Whether a person asks for the step anew: what is said of a once does."""
+    return e.how == "retry" or "/once:" in (e.state or "")
 
 
 def idempotent(world: World, effect: Any) -> bool:
