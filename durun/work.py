@@ -70,7 +70,7 @@ class Work:
 
     def __init__(
         self, store: Store, world: World, signals: Signals, alive: Callable[[str], bool], sign: Callable[[str], Any],
-        say: Callable[[str], None], made: Callable[[Pinned], None], concurrency: int, watch: Callable[[Slot, Any, Any], None],
+        say: Callable[[str], None], made: Callable[[Pinned, str], None], concurrency: int, watch: Callable[[Slot, Any, Any], None],
     ) -> None:  # fmt: skip
         self.store, self.world, self.signals, self.say = store, world, signals, say
         self._sign, self._made, self._concurrency, self._watch = sign, made, concurrency, watch
@@ -286,7 +286,7 @@ class Work:
     def _hold(self, no: int, held: Held) -> None:
         pinned, at = self.store.pinned(no), self.store.load(no)
         slot = self._slot(no, pinned, at.run)
-        plan, evaluate = slot_plan(pinned, self._plans)
+        plan, evaluate = self._plan(pinned, slot.id)
         engine = Engine(self.store, slot.deliverer, self.world, plan, evaluate, held, at)
         engine.signals, engine.holds_back = self.signals, True
         slot.engine = engine
@@ -296,7 +296,7 @@ class Work:
         engine.begin_driving()
 
     def _slot(self, no: int, pinned: Pinned, run: Run) -> Slot:
-        plans = slot_plan(pinned, self._plans, self._made)
+        plans = self._plan(pinned, run.id)
         deliverer = Deliverer(self.commands, no, pinned, self.store.file.path, new_place, self.world.boot)
         delivery = None
         if has_messages(plans.plan):
@@ -306,6 +306,13 @@ class Work:
                 lambda line: self.say(f"{run.id}: {line}"),
             )  # fmt: skip
         return Slot(no, run.id, deliverer, delivery, None)
+
+    def _plan(self, pinned: Pinned, id: str) -> Plans:
+        """The plan of a run, read once for all that have it."""
+        if pinned.digest not in self._plans:
+            self._made(pinned, id)
+            self._plans[pinned.digest] = Plans(pinned.plan, Evaluator())
+        return self._plans[pinned.digest]
 
     def _moment(self, deliverer: Deliverer) -> Any:
         from durun.machine.events import Moment
@@ -344,12 +351,3 @@ class Work:
         self._let_go(list(self.slots.values()))
         for commands in [*self._retired, self.commands]:
             commands.close(keep=busy or commands is not self.commands)
-
-
-def slot_plan(pinned: Pinned, known: dict[str, Plans], made: Callable[[Pinned], None] | None = None) -> Plans:
-    """The plan of a run, read once for all that have it."""
-    if pinned.digest not in known:
-        if made is not None:
-            made(pinned)
-        known[pinned.digest] = Plans(pinned.plan, Evaluator())
-    return known[pinned.digest]

@@ -34,8 +34,8 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
         if once:
             return 9
 
-    def made(pinned: Pinned) -> None:
-        refuse_stranded(pinned)
+    def made(pinned: Pinned, id: str) -> None:
+        refuse_stranded(pinned, id)
         preload(pinned.plan)
 
     signals = Signals()

@@ -124,11 +124,11 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: 
 def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
     """The runs that `work` may go on with, those first that were due first: interrupted, due, or with something in their inbox;
     nothing of what a living driver holds."""
-    may = f"{OPEN} AND status <> 'paused'"
+    may = f"{OPEN} AND status <> 'paused' AND restored IS NULL"
     sql = (
-        f"SELECT no, driver, 0 d FROM runs WHERE {OPEN} AND status IN ('running', 'compensating')"
+        f"SELECT no, driver, 0 d FROM runs WHERE {may} AND status IN ('running', 'compensating')"
         f" UNION SELECT run, driver, min(p.due) FROM positions p JOIN runs ON runs.no = run WHERE p.due <= ? AND {may} GROUP BY run"
-        f" UNION SELECT run, driver, 0 FROM notes JOIN runs ON runs.no = run WHERE {OPEN} ORDER BY d, no"
+        f" UNION SELECT run, driver, 0 FROM notes JOIN runs ON runs.no = run WHERE {OPEN} AND restored IS NULL ORDER BY d, no"
     )
     if hold(file) is not None:
         return []
