@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -50,7 +51,7 @@ def test_f128_a_database_opens_and_each_run_in_it_goes_on_to_its_end(durun: Prog
     db.close()
     assert str(durun.folder) not in directories
     (durun.folder / "ledger.go").touch()
-    before = {run: durun.show(run) for run in STATUSES}
+    before = keys(durun)
     for run, (way, exit) in ENDS.items():
         if way == "resolve":
             durun("resume", run, exit=9)
@@ -59,10 +60,20 @@ def test_f128_a_database_opens_and_each_run_in_it_goes_on_to_its_end(durun: Prog
             durun("resume", run, exit=3)
             durun("approve", run)
         durun("resume", run, exit=exit)
-    for run in STATUSES:
-        after = durun.show(run)
-        assert after["status"] in ("succeeded", "cancelled", "compensated"), run
-        keys = [e["key"] for e in before[run]["effects"]]
-        assert [e["key"] for e in after["effects"]][: len(keys)] == keys
-    assert before["succeeded"]["vars"] == {"n": 7, "s": None, "l": [1, 2.5], "o": {"k": True}, "big": 9007199254740993}
+    assert set(query(durun, "SELECT status FROM run")) == {("succeeded",), ("cancelled",), ("compensated",)}
+    assert set(before) <= set(keys(durun))
+    said = durun.show("succeeded")
+    assert said["vars"] == {"n": 7, "s": None, "l": [1, 2.5], "o": {"k": True}, "big": 9007199254740993}
     assert json.loads(durun("output", "succeeded", "--json").stdout)["output"] == "é ü"
+
+
+def query(durun: Program, sql: str) -> list[tuple[Any, ...]]:
+    db = apsw.Connection(str(durun.db))
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+def keys(durun: Program) -> list[tuple[Any, ...]]:
+    return query(durun, "SELECT run, no, key FROM effect")
