@@ -20,7 +20,7 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
     """
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
-    from durun.cli.drive import hearing, preload, refuse_stranded, settled
+    from durun.cli.drive import hearing, noticed, preload, refuse_stranded, settled
     from durun.engine import Signals, real_world
     from durun.store.file import make_folder
     from durun.store.runs import Pinned, Store
@@ -28,6 +28,7 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
 
     file = opened(db)
     make_folder(file.folder)
+    noticed(file)
     hold = read.hold(file)
     if hold is not None:
         say(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
