@@ -213,7 +213,10 @@ class Engine:
         for effect in left[:-1]:
             self.performer.begin(self.at.run, effect, more=True)
         for effect in left[-1:]:
-            self.performer.begin(self.at.run, effect, more=self.holds_back)
+            if self.holds_back:
+                self.performer.begin(self.at.run, effect, more=True)
+            else:
+                self.performer.begin(self.at.run, effect)
         for no in [no for move in moves for no in move.stop]:
             self._stop(no)
 

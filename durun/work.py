@@ -66,7 +66,7 @@ class Plans(NamedTuple):
 
 
 class Work:
-    """The runs of one file. `made` is told of the plan of each run before it is driven: it loads what that may need."""
+    """The runs of one file. `made` is told of each run before it is driven: it refuses, or loads what its plan may need."""
 
     def __init__(
         self, store: Store, world: World, signals: Signals, alive: Callable[[str], bool], sign: Callable[[str], Any],
@@ -308,9 +308,9 @@ class Work:
         return Slot(no, run.id, deliverer, delivery, None)
 
     def _plan(self, pinned: Pinned, id: str) -> Plans:
-        """The plan of a run, read once for all that have it."""
+        """The plan of a run, and what works out its expressions: one for all that have it."""
+        self._made(pinned, id)
         if pinned.digest not in self._plans:
-            self._made(pinned, id)
             self._plans[pinned.digest] = Plans(pinned.plan, Evaluator())
         return self._plans[pinned.digest]
 

@@ -37,8 +37,11 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
 
     def made(pinned: Pinned, id: str) -> None:
         refuse_stranded(pinned, id)
-        preload(pinned.plan)
+        if pinned.digest not in loaded:
+            preload(pinned.plan)
+            loaded.add(pinned.digest)
 
+    loaded: set[str] = set()
     signals = Signals()
     signals.background = True
     w = Work(

@@ -119,8 +119,8 @@ def test_logs_of_what_is_named_and_of_all_inside_it(live: tuple[Program, str]) -
     logs = json.loads(durun("logs", run, "each[cust-17]", "--json").stdout)["logs"]
     assert [(e["path"], e["stdout"]) for e in logs] == [("each[cust-17].do", "for cust-17\n")]
     for path in ("eac", "each[cust-1", "call/none", "fan.lef"):
-        said = durun("logs", run, path)
-        assert said.stdout == "" and "has written nothing" in said.stderr, path
+        said = durun("logs", run, path, exit=None)
+        assert said.stdout == "" and ("has written nothing" in said.stderr or "has no state" in said.stderr), path
 
 
 def test_logs_of_what_is_under_way_inside(durun: Program) -> None:

@@ -432,7 +432,7 @@ def test_an_accepted_answer_beats_the_timeout_that_falls_due_in_the_same_move(tm
     with pytest.raises(NotPossible):
         answered(giver, giver.store, "bob")
     giver.leave_as_told()
-    assert isinstance(engine._ready(), Due), "the timeout is due, and this driver has heard nothing yet"
+    assert isinstance(engine.ready(), Due), "the timeout is due, and this driver has heard nothing yet"
     engine.drive()
     driving.leave()
     assert engine.at.run.status is Status.SUCCEEDED and (tmp_path / "ledger").read_text().startswith("ship ")

@@ -1,0 +1,227 @@
+"""`durun work`: many runs in one process, taken up when they can go on, committed together, left to their keepers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from program import Program, until
+
+from durun.engine import Signals, real_world
+from durun.store.file import File
+from durun.store.runs import Store
+from durun.work import Work
+
+STEPS = 6
+PLAN = "start: w\nstates:\n  w: {wait: 1h, next: s0}\n" + "".join(
+    f'  s{n}: {{run: \'echo "$DURUN_RUN_ID s{n} $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"\', idempotent: true,'
+    f" next: {f's{n + 1}' if n < STEPS - 1 else 'succeeded'}}}\n"
+    for n in range(STEPS)
+)
+
+
+def waiting(durun: Program, count: int) -> list[str]:
+    """So many runs that wait for an hour."""
+    durun.plan(PLAN)
+    ids = [f"r{n}" for n in range(count)]
+    for id in ids:
+        durun("start", "plan.yaml", "--id", id, "--no-wait", "-q", exit=3)
+    return ids
+
+
+def make_due(durun: Program) -> None:
+    db = apsw.Connection(str(durun.db))
+    db.execute("UPDATE positions SET due = 1, data = '{}' WHERE phase = 'waiting'; UPDATE runs SET due = 1 WHERE due > 0")
+    db.close()
+
+
+def statuses(durun: Program) -> Counter[str]:
+    return Counter(r["status"] for r in json.loads(durun("ls", "--all", "--json").stdout)["runs"])
+
+
+def done(durun: Program, ids: list[str]) -> None:
+    """Each step of each run was begun once, in order."""
+    lines = [line.split()[:2] for line in durun.lines()]
+    for id in ids:
+        assert [step for run, step in lines if run == id] == [f"s{n}" for n in range(STEPS)], id
+
+
+def test_what_is_not_due_is_let_be_and_what_is_due_is_done(durun: Program) -> None:
+    ids = waiting(durun, 5)
+    durun("work", "--once")
+    assert durun.lines() == [] and statuses(durun) == {"waiting": 5}
+    make_due(durun)
+    said = durun("work", "--once").stderr
+    assert "r0: s0: done" in said and "r4: succeeded" in said
+    assert statuses(durun) == {"succeeded": 5}
+    done(durun, ids)
+    assert json.loads(durun("work", "--once", "--json").stdout) == {"moves": 0, "told": ""}
+
+
+def test_interrupted_answered_and_undelivered_are_taken_up_and_what_asks_a_person_is_not(durun: Program) -> None:
+    durun.plan('start: a\nstates: {a: {run: \'echo a >> "$LEDGER"; sleep 0.4; echo b >> "$LEDGER"\', next: succeeded}}\n')
+    driver = durun.begin("start", "plan.yaml", "--id", "cut")
+    until(lambda: durun.lines() == ["a"])
+    driver.kill()
+    driver.communicate()
+    durun.plan(
+        "start: a\nstates: {a: {approval: {message: well?}, next: b}, b: {run: 'echo c >> \"$LEDGER\"', next: succeeded}}\n",
+        "asks.yaml",
+    )
+    durun("start", "asks.yaml", "--id", "asks", exit=3)
+    durun("start", "asks.yaml", "--id", "answered", exit=3)
+    durun("approve", "answered")
+    durun.plan(
+        "start: a\nstates: {a: {run: 'echo d >> \"$LEDGER\"; test -e well', background: true, idempotent: true, next: succeeded}}\n",
+        "leaves.yaml",
+    )
+    durun("start", "leaves.yaml", "--id", "leaves")
+    (durun.folder / "well").touch()
+    durun("outbox", "retry", "leaves")
+    durun("work", "--once", "-q")
+    assert Counter(durun.lines()) == {"a": 1, "b": 1, "c": 1, "d": 2}
+    runs = {r["id"]: r["status"] for r in json.loads(durun("ls", "--json").stdout)["runs"]}
+    assert runs == {"cut": "succeeded", "asks": "waiting", "answered": "succeeded", "leaves": "succeeded"}
+    assert json.loads(durun("outbox", "ls", "--json").stdout)["depth"] == 0
+
+
+def test_told_to_stop_it_leaves_commands_to_their_keeper_and_the_next_finds_their_ends(durun: Program) -> None:
+    durun.plan(
+        'start: w\nstates: {w: {wait: 1h, next: a}, a: {run: \'echo a >> "$LEDGER"; until [ -e go ]; do sleep 0.05; done; echo b >> "$LEDGER"\', next: succeeded}}\n'
+    )
+    durun("start", "plan.yaml", "--id", "r", "--no-wait", exit=3)
+    make_due(durun)
+    worker = durun.begin("work")
+    until(lambda: durun.lines() == ["a"])
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(30) == 143
+    worker.communicate()
+    assert durun.show("r")["status"] == "interrupted"
+    (durun.folder / "go").touch()
+    until(lambda: durun.lines() == ["a", "b"])
+    durun("work", "--once", "-q")
+    assert durun.lines() == ["a", "b"] and durun.show("r")["status"] == "succeeded"
+
+
+def test_it_hears_at_once_what_other_processes_store(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {wait: {signal: go}, next: b}, b: {run: 'echo b >> \"$LEDGER\"', next: succeeded}}\n")
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    worker = durun.begin("work")
+    durun("signal", "r", "go")
+    until(lambda: durun.show("r")["status"] == "succeeded")
+    worker.terminate()
+    assert worker.wait(30) == 143
+    worker.communicate()
+    assert durun.lines() == ["b"]
+
+
+def test_killed_again_and_again_nothing_is_lost_and_nothing_is_done_twice(durun: Program) -> None:
+    ids = waiting(durun, 12)
+    make_due(durun)
+    for _ in range(200):
+        seen = len(durun.lines())
+        worker = durun.begin("work", "--once", "-q")
+        until(lambda seen=seen, worker=worker: len(durun.lines()) > seen + 5 or worker.poll() is not None, 60)
+        worker.kill()
+        worker.communicate()
+        if statuses(durun) == {"succeeded": 12}:
+            break
+    assert statuses(durun) == {"succeeded": 12}
+    done(durun, ids)
+
+
+def test_two_share_a_file_and_each_run_is_held_by_one(durun: Program) -> None:
+    ids = waiting(durun, 8)
+    make_due(durun)
+    both = [durun.begin("work", "--once", "-q") for _ in range(2)]
+    assert [worker.wait(60) for worker in both] == [0, 0]
+    for worker in both:
+        worker.communicate()
+    durun("work", "--once", "-q")
+    assert statuses(durun) == {"succeeded": 8}
+    done(durun, ids)
+
+
+def test_while_the_file_is_held_it_takes_nothing(durun: Program) -> None:
+    waiting(durun, 2)
+    durun("pause", "--all")
+    make_due(durun)
+    assert "resume --all" in durun("work", "--once", exit=9).stderr
+    assert durun.lines() == []
+
+
+def test_one_run_that_cannot_go_on_keeps_no_other_from_it(durun: Program) -> None:
+    ids = waiting(durun, 3)
+    make_due(durun)
+    db = apsw.Connection(str(durun.db))
+    db.execute("UPDATE runs SET language = 99 WHERE id = 'r1'")
+    db.close()
+    durun("work", "--once", "-q")
+    assert statuses(durun) == {"succeeded": 2, "stranded": 1}
+    done(durun, [ids[0], ids[2]])
+    durun.audited = False  # a language that there is not
+
+
+class Counting:
+    """A file whose transactions are counted."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.count = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def write(self, **more: Any) -> Any:
+        self.count += 1
+        return self.inner.write(**more)
+
+
+def test_what_is_ready_in_many_runs_is_committed_together(durun: Program) -> None:
+    ids = waiting(durun, 10)
+    make_due(durun)
+    file: Any = Counting(File(str(durun.db), create=False))
+    before = dict(os.environ)
+    w = Work(
+        Store(file), real_world(), Signals(), lambda _: False, lambda _: None, lambda _: None, lambda *_: None, 100, lambda *_: None
+    )
+    w.run(once=True)
+    w.close()
+    file.inner.close()
+    assert before == dict(os.environ)
+    done(durun, ids)
+    assert w.moved == 10 * (STEPS + 1)
+    assert file.count < w.moved / 2, "fewer commits than steps"
+
+
+def test_a_run_whose_fence_was_superseded_rolls_back_alone(durun: Program) -> None:
+    waiting(durun, 3)
+    make_due(durun)
+    file = File(str(durun.db), create=False)
+    store = Store(file)
+    taken: list[str] = []
+    w = Work(store, real_world(), Signals(), lambda _: False, lambda _: None, taken.append, lambda *_: None, 100, lambda *_: None)
+    w._take_up()
+    assert len(w.slots) == 3
+    db = apsw.Connection(str(durun.db))
+    db.execute("UPDATE runs SET fence = fence + 1, driver = NULL WHERE id = 'r1'")
+    db.close()
+    end = time.monotonic() + 30
+    while w.slots and time.monotonic() < end:
+        w._turn(w._receive(w._patience()))
+    assert any("r1" in line and "taken over" in line for line in taken)
+    w.close()
+    file.close()
+    assert statuses(durun) == {"succeeded": 2, "waiting": 1}
+    assert {line.split()[0] for line in durun.lines()} == {"r0", "r2"}
+
+
+@pytest.fixture(autouse=True)
+def _ledger(durun: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGER", str(Path(durun.ledger)))
