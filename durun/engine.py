@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from durun.effects.boot import awake_ms, boot_id, boot_ms
+from durun.effects.locks import once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
@@ -53,6 +54,7 @@ from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
+from durun.store.onces import begun
 from durun.store.runs import Held, Judged, Note, Store
 
 TYPE_CHECKING = False
@@ -407,11 +409,8 @@ class Engine:
 
     def _once_lives(self, effect: int) -> bool:
         """Whether a once that a step left behind is still under way: what becomes of it is waited for."""
-        from durun.effects.once import alive
-        from durun.store.onces import begun
-
         name = begun(self.store.file, self.held.no, effect)
-        self.lingers = name is not None and alive(self.store.file.folder, name)
+        self.lingers = name is not None and once_alive(self.store.file.folder, name)
         return self.lingers
 
     def settle_undoing(self) -> None:

@@ -6,6 +6,7 @@ taking a run over it finds out what became of each intent of the driver before: 
 
 from __future__ import annotations
 
+import binascii
 import errno
 import os
 import select
@@ -168,9 +169,7 @@ class Deliverer:
         }
         stdin = r.get("stdin")
         if "stdin_base64" in r:
-            import base64
-
-            stdin = base64.b64decode(r["stdin_base64"])
+            stdin = binascii.a2b_base64(r["stdin_base64"])
         elif stdin is not None:
             stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
         cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory

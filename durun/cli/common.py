@@ -81,11 +81,11 @@ def _look_at_onces(file: File, no: int, effects: list[dict[str, Json]]) -> None:
     """A once without an end whose process is gone is in doubt, though nobody has had reason to write it yet."""
     for e in effects:
         if e["kind"] == "once" and e["status"] == "begin":
-            from durun.effects.once import alive
+            from durun.effects.locks import once_alive
             from durun.store.onces import begun
 
             name = begun(file, no, e["no"])
-            if name is not None and not alive(file.folder, name):
+            if name is not None and not once_alive(file.folder, name):
                 e["status"] = "in_doubt"
 
 

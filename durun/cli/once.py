@@ -10,11 +10,12 @@ from shlex import quote as quoted
 from durun.cli.common import now, opened
 from durun.cli.reader import say
 from durun.effects import once as effect
+from durun.effects.locks import once_alive
 from durun.errors import NotNow, PlanRefused, Usage
 from durun.machine import once as rules
 from durun.machine.outcome import DONE, NOT_CERTAIN, NOT_DONE, signal_name
 from durun.store import read
-from durun.store.onces import Found, Onces, Record, Step
+from durun.store.calls import Calls, Found, Record, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def once(name: str, command: list[str], *, idempotent: bool = False, probe: str 
     step = _step()
     file = opened(None)
     call = rules.Call(rules.named(name), _words(command), step.attempt, idempotent, probe, undo)
-    onces = Onces(file, step, lambda held: effect.alive(file.folder, held))
-    mask = _mask(onces, onces.current())
+    calls = Calls(file, step, lambda held: once_alive(file.folder, held))
+    mask = _mask(calls, calls.current())
     hidden = mask.holder(*(os.fsencode(text) for text in (name, *command, probe or "", undo or "")))
     if hidden:
         raise PlanRefused(f"once {name}: the secret {hidden} is in the call, and none is ever stored: pass it by the environment")
-    return _act(onces, call, mask)
+    return _act(calls, call, mask)
 
 
 def _step() -> Step:
@@ -66,9 +67,9 @@ def _words(command: list[str]) -> list[str]:
     return command
 
 
-def _mask(onces: Onces, found: Found) -> Any:
+def _mask(calls: Calls, found: Found) -> Any:
     """What knows the values of the run's secrets, as far as this process can read them."""
-    specs, directory = read.secrets(onces.file, found.run)
+    specs, directory = read.secrets(calls.file, found.run)
     if not specs:
         return NoMask()
     from durun.effects.secrets import Secrets
@@ -88,40 +89,40 @@ class NoMask:
         return ""
 
 
-def _act(onces: Onces, call: rules.Call, mask: Any) -> int:
+def _act(calls: Calls, call: rules.Call, mask: Any) -> int:
     """Does what the call comes to, as often as it comes to something else meanwhile."""
     said: rules.Said | None = None
     while True:
-        verdict, seen = onces.look(call, said)
+        verdict, seen = calls.look(call, said)
         if verdict == rules.BEGIN:
-            ended = _begin(onces, call, said, seen, mask)
+            ended = _begin(calls, call, said, seen, mask)
             if ended is not None:
                 return ended
         elif verdict == rules.DOUBT:
-            if onces.doubt(call, said, now()) == rules.DOUBT:
-                return _in_doubt(onces.step, call)
+            if calls.doubt(call, said, now()) == rules.DOUBT:
+                return _in_doubt(calls.step, call)
         elif seen is not None and verdict == rules.TELL:
-            return _tell(call, onces.record(onces.current().run, seen.no))
+            return _tell(call, calls.record(calls.current().run, seen.no))
         elif seen is not None and verdict == rules.WAIT:
-            while effect.alive(onces.file.folder, seen.file):
+            while once_alive(calls.file.folder, seen.file):
                 time.sleep(LOOK)
         elif seen is not None:
-            said = _ask(onces, call, seen, mask)
+            said = _ask(calls, call, seen, mask)
 
 
-def _begin(onces: Onces, call: rules.Call, said: rules.Said | None, seen: rules.Seen | None, mask: Any) -> int | None:
+def _begin(calls: Calls, call: rules.Call, said: rules.Said | None, seen: rules.Seen | None, mask: Any) -> int | None:
     """Begins the command, and records its end. None where it is not to begin any more."""
-    key, output = rules.key_of(onces.step.key, call.name), effect.Output(onces.file.folder)
+    key, output = rules.key_of(calls.step.key, call.name), effect.Output(calls.file.folder)
     try:
-        begun = onces.begin(call, said, output.name, os.getcwd(), now())
+        begun = calls.begin(call, said, output.name, os.getcwd(), now())
         if begun is None:
             return None
         if seen is not None:
-            effect.forget(onces.file.folder, seen.file)
+            effect.forget(calls.file.folder, seen.file)
         end = effect.run(call.argv, output, {**os.environ, "DURUN_IDEMPOTENCY_KEY": key})
         record = _record(end, mask)
-        if not onces.ended(*begun, output.name, record, now()):
-            raise NotNow(f"run {onces.step.run}: once {call.name} was settled by somebody else meanwhile")
+        if not calls.ended(*begun, output.name, record, now()):
+            raise NotNow(f"run {calls.step.run}: once {call.name} was settled by somebody else meanwhile")
     finally:
         output.drop()
     return _tell(call, record, fresh=True)
@@ -180,9 +181,9 @@ def _in_doubt(step: Step, call: rules.Call) -> int:
     )
 
 
-def _ask(onces: Onces, call: rules.Call, seen: rules.Seen, mask: Any) -> rules.Said | None:
+def _ask(calls: Calls, call: rules.Call, seen: rules.Seen, mask: Any) -> rules.Said | None:
     """Asks the probe what became of it: yes is recorded at once, with what the probe printed."""
-    key, output = rules.key_of(onces.step.key, call.name), effect.Output(onces.file.folder)
+    key, output = rules.key_of(calls.step.key, call.name), effect.Output(calls.file.folder)
     try:
         argv = ["/bin/sh", "-eu", "-c", str(call.probe), "durun"]
         end = effect.run(argv, output, {**os.environ, "DURUN_IDEMPOTENCY_KEY": key})
@@ -190,6 +191,6 @@ def _ask(onces: Onces, call: rules.Call, seen: rules.Seen, mask: Any) -> rules.S
         output.drop()
     if end.status != 0 or end.errno:
         return rules.Said(seen.file, "no" if end.status == 1 else "unknown")
-    onces.ended(onces.current().run, seen.no, seen.file, _record(end, mask), now())
-    effect.forget(onces.file.folder, seen.file)
+    calls.ended(calls.current().run, seen.no, seen.file, _record(end, mask), now())
+    effect.forget(calls.file.folder, seen.file)
     return None

@@ -25,6 +25,14 @@ def last_sign(folder: str, place: str) -> tuple[str, int] | None:
         return None
 
 
+ONCE = "once"  # where calls of `durun once` hold their files
+
+
+def once_alive(folder: str, name: str) -> bool:
+    """Whether the call of `durun once` that holds this file lives, or its command does."""
+    return locked(os.path.join(folder, ONCE, name))
+
+
 def locked(path: str, *, by_anybody: bool = False) -> bool:
     """Whether somebody holds a file's lock exclusively, or with `by_anybody` at all; a missing file is held by nobody."""
     try:

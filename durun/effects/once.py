@@ -13,10 +13,9 @@ import os
 import signal
 from typing import Any, NamedTuple
 
-from durun.effects.locks import locked
+from durun.effects.locks import ONCE
 
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that is recorded
-FOLDER = "once"
 HEARD = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
@@ -33,7 +32,7 @@ class Output:
 
     def __init__(self, folder: str) -> None:
         self.name = os.urandom(8).hex()
-        self._path = os.path.join(folder, FOLDER, self.name)
+        self._path = os.path.join(folder, ONCE, self.name)
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.fd, fcntl.LOCK_EX)
@@ -50,15 +49,10 @@ class Output:
         os.close(self.fd)
 
 
-def alive(folder: str, name: str) -> bool:
-    """Whether the call that holds this file lives, or its command does."""
-    return locked(os.path.join(folder, FOLDER, name))
-
-
 def forget(folder: str, name: str) -> None:
     """Takes the file away of a call that died; what it held is settled."""
     with contextlib.suppress(OSError):
-        os.unlink(os.path.join(folder, FOLDER, name))
+        os.unlink(os.path.join(folder, ONCE, name))
 
 
 def run(argv: list[str], output: Output, env: dict[str, str] | None = None) -> End:

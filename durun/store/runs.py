@@ -20,7 +20,7 @@ from durun.errors import NeedsPerson, PlanRefused, Refusal, StoreUnusable, Super
 from durun.machine.clock import Account, taken_over
 from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
 from durun.plan.digest import canonical_text
-from durun.store import messages, read
+from durun.store import messages, onces, read
 from durun.store.file import File, failing, rows
 
 Json = Any
@@ -318,8 +318,6 @@ class Store:
             no_, status, request, key, error = found[0]
             its, undo = self.effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
             if effect < 0:
-                from durun.store import onces
-
                 return onces.to_undo(db, no, its, undo)
             return its, undo
 
@@ -520,8 +518,6 @@ class Store:
         if move.messages or move.withdraw:
             messages.write(db, held.no, move)
         for said in move.onces:
-            from durun.store import onces
-
             onces.resolved(db, held.no, *said, now)
         for a in move.answers:
             db.execute(

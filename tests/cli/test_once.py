@@ -473,7 +473,7 @@ def test_a_call_loads_neither_typer_nor_what_reads_plans(steps: Program) -> None
     step(steps, f"{sys.executable} code.py once x -- ./do x")
     steps.start()
     loaded = set((steps.folder / "loaded").read_text().split())
-    assert steps.lines() == ["x"] and "durun.store.onces" in loaded
+    assert steps.lines() == ["x"] and "durun.store.calls" in loaded
     assert (
         not {"typer", "click", "rich", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs", "durun.engine", "subprocess"}
         & loaded

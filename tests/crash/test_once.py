@@ -14,7 +14,7 @@ MORTAL = """
 import os, signal, sys
 from durun.cli import reader
 from durun.effects import once as effect
-from durun.store import onces
+from durun.store import calls, onces
 
 at, seen = int(sys.argv[1]), 0
 
@@ -34,8 +34,8 @@ def mortal(owner, name):
     setattr(owner, name, called)
 
 for owner, names in (
-    (effect.Output, ("__init__", "drop")), (effect, ("run",)), (onces, ("_owe",)),
-    (onces.Onces, ("begin", "_write", "ended", "doubt")),
+    (effect.Output, ("__init__", "drop")), (effect, ("run",)), (onces, ("owe",)),
+    (calls.Calls, ("begin", "_write", "ended", "doubt")),
 ):
     for name in names:
         mortal(owner, name)
