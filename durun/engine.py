@@ -21,7 +21,7 @@ from durun.effects.locks import once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
-from durun.machine.draft import Evaluate
+from durun.machine.draft import Evaluate, fits, holders
 from durun.machine.events import (
     AfterRestore,
     Alive,
@@ -33,6 +33,7 @@ from durun.machine.events import (
     Ended,
     Go,
     Happening,
+    Looked,
     Lost,
     Moment,
     Moved,
@@ -58,7 +59,8 @@ from durun.store.onces import begun
 from durun.store.runs import Held, Judged, Note, Store
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # it comes with a plan that leaves something to be delivered
+if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered, or shares something
+    from durun.machine.limits import Places
     from durun.messages import Delivery
 
 Json = Any
@@ -68,6 +70,8 @@ STILL = 5.0  # s after the last signal, before what does not end is left to itse
 STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
 SIGN = 5000  # ms between signs of life
 TICK = 0.2  # s between looks into the inbox
+PASSED = 2000  # ms in which whoever has waited longer for a place must take it, before another does
+UNDRIVEN = 1000  # ms between looks at places whose runs nobody drives
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
 
@@ -100,6 +104,7 @@ class Performer(Protocol):
     def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None: ...
     def recover(self, effect: Effect) -> Happening | None: ...
     def receive(self, timeout: float, wake: int | None = None) -> list[Happening]: ...
+    def is_over(self, boot: str | None, place: str | None, token: str, key: str, kind: str) -> bool: ...
     def under_way(self) -> list[int]: ...
     def living(self, nos: list[int]) -> tuple[list[int], int | None]: ...
     def sign(self, said: str) -> None: ...
@@ -119,6 +124,100 @@ class Signals:
         self.told = "KILL" if self.told == "INT" and name == "INT" else (self.told if self.told == "KILL" else name)
 
 
+class Turns:
+    """What a run shares with others, its limits and its group: what is free now, and whether something of it has its turn."""
+
+    def __init__(self, store: Store, plan: Plan, no: int) -> None:
+        from durun.machine import limits
+        from durun.store import places
+
+        self._limits, self._places = limits, places
+        self.store, self.plan, self.no = store, plan, no
+        self.wanted = limits.limits_of(plan)
+        self.alive: Callable[[str], bool] = lambda _: True  # whether the driver of a place lives
+        self._able: dict[tuple[int, str, int], int] = {}  # who could begin and has not -> since which reading of the clock
+        self._seen: int | None = None  # when it was looked for places whose runs nobody drives
+        self._wait = 0  # ms until it is worth to look again; 0: not known
+
+    def look(self, at: Checkpoint, moment: Moment) -> Places:
+        """What is free now; inside the transaction of a move it stays so until its commit."""
+        db, found = self.store.file.db, None
+
+        def able(scope: str) -> bool:
+            nonlocal found
+            found = found or holders(at.active.values())
+            return fits(self.plan, found, scope)
+
+        passed = frozenset(ticket for ticket, since in self._able.items() if moment.clock - since > PASSED)
+        places = self._places.look(db, self.wanted, self._places.Asking(self.no, self.alive, able, passed), moment)
+        root = at.positions.get("")
+        if root is None or not self._limits.waits_for_group(root):
+            return places
+        return places._replace(turn=self._places.before(db, root.wants["group"], self.no) is None)
+
+    def after(self, moment: Moment, move: Move) -> Moment:
+        """The moment as the next move of the same commit finds it."""
+        return moment if moment.places is None else moment._replace(places=self._limits.after(moment.places, move))
+
+    def is_worth(self, at: Checkpoint, moment: Moment) -> bool:
+        return moment.places is not None and self._limits.is_worth(at, moment.places)
+
+    def bind(self, moment: Moment) -> None:
+        """What rates count from is told by the clock of this boot."""
+        if self.wanted:
+            self._places.bind(self.store.file, moment)
+
+    def ready(self, at: Checkpoint, moment: Moment, performer: Performer | None) -> Happening | None:
+        """Whether something that is queued may begin now; also where the run that held a place is not driven any more."""
+        if moment.place is None or not any(p.phase is Phase.QUEUED for p in at.active.values()):
+            return None
+        for p in at.active.values():
+            if p.phase is Phase.QUEUED and p.until is not None and p.round > 1 and _poll_is_over(p, moment):
+                return Due(p.scope)
+        with self.store.view():
+            places = self.look(at, moment)
+        if self._limits.is_worth(at, places):
+            return Looked()
+        self._note(places, moment.clock)
+        if performer is not None and (self._seen is None or moment.clock - self._seen > UNDRIVEN):
+            self._seen = moment.clock
+            self._give_back(places, performer)
+        return None
+
+    def _note(self, places: Places, clock: int) -> None:
+        """Who stands before this run and could begin: if they do not in a while, they are passed by."""
+        rooms = places.rooms.values()
+        able = [one for room in rooms for one in room.first() if not isinstance(one, str)]
+        passed = {ticket: since for ticket, since in self._able.items() if clock - since > PASSED}
+        self._able = {**passed, **{ticket: self._able.get(ticket, clock) for ticket in able}}
+        waits = [room.wait for room in rooms if room.wait > 0]
+        self._wait = min(waits, default=0) if len(waits) == len(rooms) else 0
+
+    def _give_back(self, places: Places, performer: Performer) -> None:
+        """Places whose attempt has ended, though nobody drives its run and has seen it."""
+        full = [limit.name for limit, room in places.rooms.items() if room.free is not None and room.free <= 0]
+        held = self._places.undriven(self.store.file, full, self.alive) if full else []
+        over = [h for h in held if performer.is_over(h.boot, h.place, h.token, h.key, h.kind)]
+        if over:
+            self._places.give_back(self.store.file, over, self.alive)
+
+    def next_look(self, at: Checkpoint) -> int | None:
+        """Milliseconds until it is worth to look again; None where nothing is queued."""
+        if not any(p.phase is Phase.QUEUED for p in at.active.values()):
+            return None
+        return self._wait or UNDRIVEN
+
+
+def _poll_is_over(p: Position, m: Moment) -> bool:
+    length, boot, clock_ = p.window or (None, None, None)
+    return timer.remaining(p.until or 0, length, (boot, clock_), (m.now, m.clock, m.boot)) < 0
+
+
+def turns_of(store: Store, plan: Plan, no: int) -> Turns | None:
+    """None where the plan shares nothing with other runs."""
+    return Turns(store, plan, no) if "limits" in plan or "group" in plan else None
+
+
 class Engine:
     """Drives one run that this process holds."""
 
@@ -132,6 +231,7 @@ class Engine:
         self.tick: Callable[[], None] = lambda: None  # called whenever the loop comes round, five times a second at least
         self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
         self.hold = False  # True: nothing new is begun
+        self.turns = turns_of(store, plan, held.no)  # what it shares with other runs
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self.lingers = False  # a once that is to be undone lives
         self._seen = -1
@@ -180,6 +280,8 @@ class Engine:
 
     def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
         at, moves = self.at, []
+        if self.turns is not None:
+            moment = moment._replace(places=self.turns.look(self.at, moment))
         words = [note for note in notes if note.kind in WORDS]
         wishes = [note for note in notes if note.kind not in WORDS]
         if wishes:  # what ended first leaves its next intent waiting: a note may withdraw it
@@ -190,16 +292,20 @@ class Engine:
         for what in (*events, *words, *wishes) if lifted else (*words, *events, *wishes):
             if isinstance(what, Note):
                 moves.append(hear(self.plan, at, what, moment, self.evaluate))
-            elif self._still(at, what):
+            elif self._still(at, what, moment):
                 moves.append(decide(self.plan, at, what, moment, self.evaluate))
             else:
                 continue
             if at is not self.at:
+                if self.turns is not None:
+                    moment = self.turns.after(moment, moves[-1])
                 apply(at, moves[-1])
         return moves
 
-    def _still(self, at: Checkpoint, event: Happening) -> bool:
-        """Whether what was to be done next still is: an answer may have led elsewhere."""
+    def _still(self, at: Checkpoint, event: Happening, moment: Moment) -> bool:
+        """Whether what was to be done next still is: an answer may have led elsewhere, another run may have been faster."""
+        if isinstance(event, Looked):
+            return self.turns is not None and self.turns.is_worth(at, moment)
         if isinstance(event, Go | Due | Settle):
             return at.positions.get(event.scope) == self.at.positions.get(event.scope)
         return True
@@ -348,6 +454,8 @@ class Engine:
         over = self._over_in()
         if over is not None and over <= 0:
             self.move(TimeOver())
+        if self.turns is not None:
+            self.turns.bind(self._moment())
         self.recover()
 
     def _go(self) -> bool:
@@ -387,9 +495,11 @@ class Engine:
                 return Go(p.scope)
             if p.phase is Phase.LOST:
                 return Settle(p.scope)
+            if p.phase is Phase.QUEUED:
+                continue
             if p.due is not None and self._left(p) <= 0 and self._fits(p):
                 return Due(p.scope)
-        return None
+        return None if self.turns is None else self.turns.ready(self.at, self._moment(), self.performer)
 
     def _next_undo(self) -> Happening | None:
         """What is undone next, or that nothing is left; None while an undo is under way, asks, or waits for a person."""
@@ -429,7 +539,10 @@ class Engine:
 
     def next_due(self) -> int | None:
         """Milliseconds until time moves the run; None where it does not, or where only a wait for a person has an end."""
-        timed = [p for p in self.at.active.values() if p.due is not None]
+        timed = [p for p in self.at.active.values() if p.due is not None and p.phase is not Phase.QUEUED]
+        queued = None if self.turns is None else self.turns.next_look(self.at)
+        if queued is not None:
+            return min([queued, *(left for p in timed if (left := self._left(p)) > 0 or self._fits(p))])
         if all(p.phase in (Phase.ASKED, Phase.LISTENING) for p in timed):
             return None
         waiting = ((self._left(p), p) for p in timed)

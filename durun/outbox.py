@@ -248,6 +248,23 @@ class Deliverer:
             return Moved(effect.no)
         return Lost(effect.no, "it was sent, and its driver died before the answer was recorded")
 
+    def is_over(self, boot: str | None, place: str | None, token: str, key: str, kind: str) -> bool:
+        """Whether an attempt of a run that nobody drives has ended, as far as this can be told without taking it over.
+
+        What was handed to a keeper that lives may begin yet.
+        """
+        if kind == "http" or place is None or boot != self.boot:
+            return True  # a request does not outlive its driver, and nothing a boot
+        notes = Notes(self.commands.folder, place)
+        keeper = notes.keeper_alive()
+        notes.refresh()
+        said = notes.of(token)
+        if isinstance(said, End | NoStart):
+            return True
+        if isinstance(said, Begun):
+            return not keeper and not notes.alive(said, key)
+        return not keeper and not notes.gone
+
     def _look(self, adopted: Adopted) -> Happening | None:
         """Whether an adopted command has ended by now."""
         effect, notes, begun, *_ = adopted

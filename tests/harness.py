@@ -108,6 +108,8 @@ class Driving:
         performer: Any = Mortal(deliverer, self.moments, {"begin", "receive", "recover"})
         self.deliverer = deliverer
         self.engine = Engine(self.store, performer, self.world, plan, Evaluator(), held, at)
+        if self.engine.turns is not None:
+            self.engine.turns.alive = lambda place: driver_alive(self.path + ".d", place)
         return self.engine
 
     def die(self, *, keeper: bool = False, commands: bool = False) -> None:

@@ -23,7 +23,7 @@ from durun.plan.expressions import Evaluator
 from durun.plan.names import RUN_ID
 from durun.store import read
 from durun.store.file import File, make_folder
-from durun.store.runs import Birth, Driver, Exists, Held, HoldChanged, Pinned, Pruned, Store, refuse_drained, refuse_pruned
+from durun.store.runs import Birth, Driver, Exists, Grouped, Held, HoldChanged, Pinned, Pruned, Store, refuse_drained, refuse_pruned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
@@ -53,7 +53,7 @@ def start(
     file = opened(path) if not dry_run and os.path.exists(path) else None
     found, source, mark = _read(text, "stdin" if plan == "-" else plan, file)
     values = input_values(found, _given(found, set or [], input))
-    birth = _birth(found, source, plan, values)._replace(mark=mark, named=id is not None)
+    birth = _birth(found, source, plan, values)._replace(mark=mark, named=id is not None, group=_group(found, values))
     run, types = _newborn(found, id, birth, values)
     if dry_run:
         if os.path.exists(path):
@@ -75,10 +75,25 @@ def start(
             return _again(d, existing, birth, run.id, no_wait=no_wait, sit=wait, json=json)
         try:
             return d.begin(found, birth, run, no_wait=no_wait, sit=wait, json=json)
+        except Grouped as e:
+            return _busy(found, e, json=json)
         except Exists as e:  # somebody gave the same id a moment before
             return _again(d, (e.no, e.bound_to), birth, run.id, no_wait=no_wait, sit=wait, json=json)
         except Pruned as e:
             return _as_it_ended(e, birth, found, json=json)
+
+
+def _group(plan: Plan, values: Json) -> str | None:
+    """The name of the group of a run, where its plan has one. Raises PlanRefused."""
+    if "group" not in plan:
+        return None
+    try:
+        name = Evaluator().text(plan["group"]["name"], {"input": values})
+    except ExpressionError as e:
+        raise PlanRefused(f"the name of the group: {e}") from None
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise PlanRefused(f"the group {name[:60]!r} is no name: 1 to 200 characters that can be printed, not spaces alone")
+    return name
 
 
 def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | None]:
@@ -93,6 +108,17 @@ def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | N
 
     loaded = load(text, name)
     return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None
+
+
+def _busy(plan: Plan, other: Grouped, *, json: bool) -> int:
+    """Another run of the group has not ended: nothing is stored. Raises Held, unless the plan says to skip."""
+    said = f"run {other.run} of the group {other.group} has not ended, it is {other.status}: nothing is stored"
+    if plan["group"]["if_busy"] != "skip":
+        raise HeldByAnother(f"{said}; `durun show {other.run}`")
+    if json:
+        out_json({"plan": plan["name"], "group": other.group, "run": other.run, "skipped": True, "stored": False})
+    say(f"{said}, as the plan says (`if_busy: skip`)")
+    return 0
 
 
 def _would_be(file: File, birth: Birth, id: str | None, plan: str) -> None:
@@ -125,6 +151,8 @@ def _start_detached(
         try:
             held = store_newborn(store, plan, birth, run, Evaluator(), None)[0]
             existing, new = (held.no, birth.bound_to), True
+        except Grouped as e:
+            return _busy(plan, e, json=json)
         except Exists as e:
             existing, new = (e.no, e.bound_to), False
         except Pruned as e:
@@ -147,18 +175,22 @@ def store_newborn(
     from durun.machine import decide
     from durun.machine.events import Moment, Pause
 
-    w = real_world()
+    w, queued = real_world(), False
     while True:
         hold = read.hold(store.file)
         place = driver.place if driver is not None and hold is None else None
         pause = Pause(hold.by, "all") if hold is not None else None
         moment = Moment(w.now(), w.clock(), w.boot, place, w.draw())
-        move = decide.begin(plan, run, moment, evaluate, pause)
+        move = decide.begin(plan, run, moment, evaluate, pause, birth.group if queued else None)
         store.file.room()
         try:
-            return store.create(birth, move, driver, run.started_at, held=hold is not None), move
+            return store.create(birth, move, driver, run.started_at, held=hold is not None, queued=queued), move
         except HoldChanged:
             continue
+        except Grouped:
+            if plan["group"]["if_busy"] != "wait":
+                raise
+            queued = True
 
 
 def text_of(plan: str) -> bytes:
@@ -483,7 +515,7 @@ class DriverProcess:
         """What is refused before anything was done leaves the run as it was, and nobody's."""
         try:
             yield
-        except (NotPossible, PlanRefused):
+        except (NotPossible, PlanRefused, HeldByAnother):
             self.let_go(engine)
             raise
 
@@ -555,6 +587,8 @@ class DriverProcess:
         self._deliverer = Deliverer(self.commands, held.no, pinned, self.file.path, new_place, self.world.boot)
         engine = Engine(self.store, self._deliverer, self.world, plan, evaluate, held, at)
         engine.signals = self.signals
+        if engine.turns is not None:
+            engine.turns.alive = self.alive
         engine.watch = self._say_move
         if has_messages(plan):
             engine.delivery = self._delivery(held.no, at.run)
@@ -702,7 +736,16 @@ def refuse_restored(run: Run) -> None:
 
 def preload(plan: Plan, *, draws: bool = False) -> None:
     """Imports all that driving this plan may need, before its first effect: what is installed later does not reach it."""
-    for name in ("durun.machine.poll", "durun.plan.data", "durun.plan.units", "durun.render.document", "durun.render.text", "gc"):
+    shared = ("durun.machine.limits", "durun.store.places") if "limits" in plan or "group" in plan else ()
+    for name in (
+        *shared,
+        "durun.machine.poll",
+        "durun.plan.data",
+        "durun.plan.units",
+        "durun.render.document",
+        "durun.render.text",
+        "gc",
+    ):
         importlib.import_module(name)
     if draws:
         from durun.cli import ask, live  # noqa: F401  (whoever sits there may be asked)

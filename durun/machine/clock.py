@@ -21,7 +21,7 @@ from durun.machine.timer import left, remaining
 from durun.plan.canonical import Plan
 
 Json = Any
-TIMED = (Phase.DELAYED, Phase.WAITING, Phase.PROBING)  # what goes on by itself when its time has come
+TIMED = (Phase.DELAYED, Phase.WAITING, Phase.PROBING, Phase.QUEUED)  # what goes on by itself when its time has come
 
 
 # --- waits ---
@@ -103,6 +103,8 @@ def settle(d: Draft) -> None:
 
 
 def _goes_on(p: Position) -> bool:
+    if p.phase is Phase.QUEUED and "group" in p.wants:
+        return False  # its own time has not begun
     return p.phase in TIMED or moves(p)
 
 

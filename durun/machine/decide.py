@@ -7,6 +7,7 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | ready | on | | | | | | | | | where paused |
 | acting | | | outcome | in doubt | issued again | | | | | where paused |
 | delayed | | begin | | | | | | | | where paused |
+| queued | | begin, where its time is over | | | | | | | | where paused |
 | waiting | | on | | | | | | | | where paused |
 | asked | | timeout | | | | | | on | | where paused |
 | listening | | timeout | | | | | | | renewed | where paused |
@@ -20,9 +21,10 @@ The core owns what happens next and whether something is allowed; the edge owns 
 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
 that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
-says what `undo` makes of it. TimeOver, RanOn, Rebooted and NotStopped speak of the run as a whole, OnceInDoubt is heard where its
-attempt is under way, and dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not
-in the table raises NotPossible, and then nothing has changed.
+says what `undo` makes of it. TimeOver, RanOn, Rebooted, NotStopped and Looked speak of the run as a whole: with the last one,
+and with every other, what is queued begins where it has its turn. OnceInDoubt is heard where its attempt is under way, and
+dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not in the table raises
+NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from durun.machine.events import (
     Ended,
     Go,
     Happening,
+    Looked,
     Lost,
     Moment,
     Moved,
@@ -65,14 +68,21 @@ from durun.machine.scope import path_of, some, without_once
 from durun.plan.canonical import Plan
 
 
-def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause | None = None) -> Move:
-    """The first move of a run: from its start to the first thing it has to wait for; with `pause` it begins paused."""
+def begin(plan: Plan, run: Run, moment: Moment, evaluate: Evaluate, pause: Pause | None = None, group: str | None = None) -> Move:
+    """The first move of a run: from its start to the first thing it has to wait for; with `pause` it begins paused, and with
+    `group` it waits for another run of its group."""
     d = Draft(plan, Checkpoint(run), moment, evaluate)
     clock.fresh(d)
     d.tell("started", None, None, input=run.input, vars=run.vars)
     d.put(Position("", plan["start"], 0, Phase.READY, target=plan["start"], entered_at=moment.now))
-    d.todo.append("")
-    walk.run_on(d)
+    if group is None:
+        d.todo.append("")
+        walk.run_on(d)
+    else:
+        from durun.machine import limits
+
+        limits.queue_run(d, group)
+    _share(d)
     d.settle_status()
     if pause is not None and d.run.status not in TERMINAL:
         control.pause(d, pause)
@@ -102,6 +112,8 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             once_step.told(d, event)
         case NotStopped():
             stopping.not_stopped(d, event)
+        case Looked():
+            pass  # what follows begins it
         case RanOn():
             clock.ran_on(d, event.effect)
         case Rebooted():
@@ -125,11 +137,20 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
         case _:
             _at_position(d, _position_of(d, event), event)
     walk.run_on(d)
+    _share(d)
     d.settle_status()
     signals.left_over(d)
     message.notify(d)
     clock.settle(d)
     return d.move
+
+
+def _share(d: Draft) -> None:
+    """Where the plan shares something with other runs: who has their turn, and what is taken and given back."""
+    if "limits" in d.plan or "group" in d.plan:
+        from durun.machine import limits
+
+        limits.settle(d)
 
 
 def may_begin(plan: Plan, at: Checkpoint, scope: str) -> bool:
@@ -152,6 +173,8 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
         case (Phase.ACTING | Phase.PROBING, Moved()) if event.effect == (p.asking or p.effect):
             walk.moved(d, p, event.effect)
         case Phase.DELAYED | Phase.PROBING, Due():
+            walk.begin_waiting(d, p)
+        case Phase.QUEUED, Due() if p.effect is not None:
             walk.begin_waiting(d, p)
         case Phase.WAITING, Due():
             walk.waited(d, p)

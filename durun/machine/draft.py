@@ -212,11 +212,19 @@ class Draft:
     def issue(self, effect: Effect) -> Effect:
         """The intent as it stands here: bound to this boot and place, or left waiting for whoever drives on."""
         place = self.moment.place
-        if place is None or not self.fits(effect.scope):
+        if place is None or not self.fits(effect.scope) or not self._admitted(effect):
             return self.put_effect(effect._replace(status="waiting", boot=None, place=None))
         self.move.begin.append(effect.no)
         first = effect.first_at if effect.first_at is not None else self.moment.now
         return self.put_effect(effect._replace(status="begin", boot=self.moment.boot, place=place, first_at=first))
+
+    def _admitted(self, effect: Effect) -> bool:
+        """Whether the limit of its state, where it has one, has a place for it."""
+        if "limits" not in self.plan:
+            return True
+        from durun.machine import limits
+
+        return limits.admits(self, effect)
 
     # what expressions see
 

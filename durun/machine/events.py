@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 
 from durun.machine.model import Effect, Undo
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from durun.machine.limits import Places
+
 Json = Any
 
 
@@ -18,6 +22,7 @@ class Moment(NamedTuple):
     place: str | None  # None: nobody drives on, so a new intent is left waiting
     draw: float  # in [0, 1)
     awake: int | None = None  # ms of the boot's clock, suspend not counted; None: as `clock`
+    places: Places | None = None  # what is free of the limits of the plan; None: nobody has looked
 
 
 class Go(NamedTuple):
@@ -30,6 +35,10 @@ class Due(NamedTuple):
     """The time of a DELAYED or WAITING position has come."""
 
     scope: str
+
+
+class Looked(NamedTuple):
+    """Something that waits for a place of a limit, or for its group, may begin."""
 
 
 class Ended(NamedTuple):
@@ -226,6 +235,7 @@ Word = Answer | Signal | Alive  # from people and programs outside: judged when 
 Happening = (
     Go
     | Due
+    | Looked
     | Ended
     | Answered
     | CouldNotStart

@@ -31,6 +31,7 @@ __all__ = [
     "Position",
     "Run",
     "Sent",
+    "Shares",
     "StateRow",
     "Status",
     "Undo",
@@ -43,7 +44,7 @@ KINDS = (
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
     "undone", "undo_failed", "undo_not_needed", "compensated", "asked", "answered", "listening", "signal", "taken", "signals_left",
-    "time_over", "told", "not_told",
+    "time_over", "told", "not_told", "queued",
 )  # fmt: skip
 
 
@@ -70,6 +71,7 @@ class Phase(StrEnum):
     READY = "ready"  # about to go to `target`; nothing is under way
     ACTING = "acting"  # its effect is intended, and begins now or has begun
     DELAYED = "delayed"  # its effect is intended and waits: a retry delay, a pause, or nobody drove on
+    QUEUED = "queued"  # it waits for a place of its limit, or the run for its group
     WAITING = "waiting"  # a timer
     ASKED = "asked"  # a person is asked
     LISTENING = "listening"  # a signal
@@ -94,7 +96,7 @@ class Position(NamedTuple):
     asking: int | None = None  # PROBING: the effect of the probe
     failures: tuple[int, ...] = ()
     doubts: int = 0
-    due: int | None = None  # DELAYED, WAITING: UTC ms
+    due: int | None = None  # DELAYED, WAITING: UTC ms; QUEUED: since when
     length: int | None = None  # of a relative wait or delay
     set_at: int | None = None  # when the wait was set: UTC ms
     boot: str | None = None  # and in which boot,
@@ -123,7 +125,7 @@ class Position(NamedTuple):
     settling: bool = False  # of an undo: whether its effect happened is asked first
     owed: Json = None  # of an undo that is settled first: [request, key, error], rendered as far as it could be
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
-    wants: Json = None  # ASKED: the question as it is shown; LISTENING: the signal and its longest silence
+    wants: Json = None  # ASKED: the question; LISTENING: the signal and its longest silence; QUEUED: its limit or group
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
     onces: Json = None  # the names of those of this attempt that are in doubt
 
@@ -338,12 +340,26 @@ class Checkpoint:
         return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in same)
 
 
+class Shares:
+    """What a move changes of what all runs share: places of limits, and who waits for one."""
+
+    __slots__ = ("boot", "clock", "ended", "held", "left", "queued", "taken")
+
+    def __init__(self, boot: str, clock: int) -> None:
+        self.boot, self.clock = boot, clock
+        self.taken: dict[int, tuple[str, int]] = {}  # effect -> (limit, the ms in which its rate counts)
+        self.ended: list[int] = []  # effects whose place is given back
+        self.queued: dict[str, tuple[str, int]] = {}  # scope -> (limit, since when)
+        self.left: list[str] = []  # scopes that wait no more
+        self.held: dict[str, int] = {}  # limit -> ms for which it is held back
+
+
 class Move:
     """One decision: the rows that change, the intents to begin, the commands to stop, and what history says of it."""
 
     __slots__ = (
         "answers", "begin", "effects", "fresh", "gone", "history", "items", "messages", "onces", "owed_again", "positions", "run",
-        "said", "signals", "states", "stop", "undo_status", "undos", "withdraw",
+        "said", "shares", "signals", "states", "stop", "undo_status", "undos", "withdraw",
     )  # fmt: skip
 
     def __init__(self, run: Run, history: list[Event] | None = None) -> None:
@@ -365,6 +381,7 @@ class Move:
         self.history = [] if history is None else history
         self.begin: list[int] = []
         self.stop: list[int] = []
+        self.shares: Shares | None = None  # where the plan has limits
         self.said: list[str] = []  # plain lines for whoever watches
 
 

@@ -28,6 +28,7 @@ from durun.plan.units import LAST, duration
 
 Json = Any
 
+BUSY = (429, 503)  # whose Retry-After speaks of all requests, not of this one
 NOT_IN_URL = r'[^!-~]|["<>\\^`{|}]'
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # RFC 9110, 5.6.7: the form in use, and the two it had before
@@ -122,6 +123,10 @@ def answered(d: Draft, p: Position, event: Answered) -> None:
     outcome = outcome_of(effect.request["expect"], event)
     said = {"error": outcome.name, "message": outcome.message} if outcome.name else {}
     d.tell("attempt_ended", p, effect.attempt, how=outcome.how, status=event.status, stopped=event.stopped, **said)
+    if "limit" in state and event.status in BUSY:
+        from durun.machine import limits
+
+        limits.hold_back(d, p, asked_to_wait({"headers": event.headers}, d.moment.now))
     if outcome.how == DONE:
         return walk.follow(d, p.scope, _done(d, p, event))
     if "poll" in state and d.run.cancel is None and not p.stopping:

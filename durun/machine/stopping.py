@@ -22,8 +22,8 @@ from durun.machine.scope import parts
 Json = Any
 GRACE = 10_000  # ms between TERM and KILL
 STANDING = (
-    Phase.READY, Phase.ACTING, Phase.DELAYED, Phase.WAITING, Phase.ASKED, Phase.LISTENING, Phase.LOST, Phase.PROBING, Phase.DOUBT,
-    Phase.HELD, Phase.INSIDE,
+    Phase.READY, Phase.ACTING, Phase.DELAYED, Phase.QUEUED, Phase.WAITING, Phase.ASKED, Phase.LISTENING, Phase.LOST, Phase.PROBING,
+    Phase.DOUBT, Phase.HELD, Phase.INSIDE,
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def ended(d: Draft) -> None:
 def _fail(d: Draft, p: Position) -> None:
     """The position as `resume` will find it: what it waited to begin is withdrawn, and an attempt not made is not counted."""
     fan.withdraw(d, p)
-    if p.phase is Phase.DELAYED and p.effect is not None and d.effect(p.effect).status != "withdrawn":
+    if p.phase in (Phase.DELAYED, Phase.QUEUED) and p.effect is not None and d.effect(p.effect).status != "withdrawn":
         effect = d.effect(p.effect)
         d.put_effect(effect._replace(attempt=max(1, effect.attempt - 1)))
     target = p.target if p.phase is Phase.READY else None

@@ -185,6 +185,8 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
 
 def _intend(d: Draft, p: Position, state: State) -> str | None:
     """The intent of a command or request: what it is and key frozen here, once, in the move that leads to it."""
+    if "limit" in state and not _has_room(d, p, state):
+        return None
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)
     frozen = render(d, state["act"], names, capture="output" in state)
@@ -202,6 +204,16 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     return None
 
 
+def _has_room(d: Draft, p: Position, state: State) -> bool:
+    """Whether the limit of a state has a place for it now; else it is queued, with nothing rendered."""
+    from durun.machine import limits
+
+    if limits.has_room(d, p, state):
+        return True
+    d.put(limits.queued(d, p))
+    return False
+
+
 def _key(d: Draft, p: Position, state: State) -> str:
     if "poll" in state:
         return poll.key_of(d, p, 1)
@@ -214,6 +226,10 @@ def issued(d: Draft, p: Position) -> Position:
     """Where a position stands once its intent is issued: acting, or waiting for whoever drives on, or for a place."""
     assert p.effect is not None
     if d.effect(p.effect).status == "waiting":
+        if "limit" in d.state(p):
+            from durun.machine import limits
+
+            return limits.queued(d, p)
         return _untimed(p)._replace(phase=Phase.DELAYED, due=d.moment.now)
     return _untimed(p)._replace(phase=Phase.ACTING)
 

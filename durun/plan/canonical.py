@@ -190,6 +190,19 @@ class State(TypedDict):
     compensate: NotRequired[Json]  # run, http: a state of its own, with `after` and perhaps `if`
     pivot: NotRequired[bool]  # run, http
     background: NotRequired[bool]  # run, http: its intent is recorded, and the run goes on
+    limit: NotRequired[str]  # run, http
+
+
+class Limit(TypedDict):
+    """What all runs in the file share by name. At least one is given."""
+
+    concurrency: NotRequired[int]
+    rate: NotRequired[list[int]]  # how many, in how many ms
+
+
+class Group(TypedDict):
+    name: Template
+    if_busy: Literal["refuse", "skip", "wait"]
 
 
 class Input(TypedDict):
@@ -235,6 +248,8 @@ class Plan(TypedDict):
     on_error: NotRequired[Literal["compensate"]]
     on_cancel: NotRequired[Literal["compensate"]]
     notify: NotRequired[list[Notify]]
+    limits: NotRequired[dict[str, Limit]]  # also there, and perhaps empty, where only a plan it calls has some
+    group: NotRequired[Group]
     start: str
     states: dict[str, State]
 

@@ -69,6 +69,7 @@ def _read(
     further = [
         *_kinds(data),
         *_names(data),
+        *_limits(data),
         *numbers,
         *_children(data, children),
         *_of_notify(data),
@@ -82,7 +83,7 @@ def _read(
     if faults or shaped is None:
         return None, faults, []
     plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)})
-    return plan, [], [*_warnings(data), *_unheard(data, children), *rounds(data), *expressions.warnings]
+    return plan, [], [*_warnings(data), *_unused(data), *_unheard(data, children), *rounds(data), *expressions.warnings]
 
 
 def called(data: dict[str, Json]) -> Iterator[str]:
@@ -246,7 +247,7 @@ SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
     "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
-    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf,
+    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf, "group": model.Group,
     "approval": model.Approval, "options": model.Option, "notify": model.Notify,
 }  # fmt: skip
 
@@ -264,6 +265,8 @@ def _keys_at(data: dict[str, Json], loc: Where) -> list[str]:
         else:
             at = mapping(at).get(part) if isinstance(part, str) else at
             words += [part] if isinstance(part, str) else []
+    if words[:1] == ["limits"] and len(words) == 2:
+        return sorted(_fields(model.SharedLimit))
     if words == ["states", "wait"]:
         return sorted(_fields(model.At) | _fields(model.Heard))
     if words == ["states"]:
@@ -364,6 +367,9 @@ def _of_background(where: Where, state: dict[str, Json], data: dict[str, Json]) 
     for word, why in (("output", "the run does not wait for it"), ("poll", "nobody waits for its answer"), ("pivot", NOT_KNOWN)):
         if word in state:
             yield Found((*where, word), f"`{word}` says nothing in the background: {why}", key=True)
+    if "limit" in state:
+        said = "what is delivered in the background takes no place of a limit: this durun does not have that yet"
+        yield Found((*where, "limit"), said, key=True)
 
 
 def _of_notify(data: dict[str, Json]) -> Iterator[Found]:
@@ -484,6 +490,27 @@ def _variables(path: Where, env: Json) -> Iterator[Found]:
             yield Found(at, f"a text, a number or a boolean is wanted here, not {shown(value)}")
 
 
+def _limits(data: dict[str, Json]) -> Iterator[Found]:
+    """Limits that are declared and limit nothing, and those that a state names and nobody declares."""
+    declared = mapping(data.get("limits"))
+    yield from _named(("limits",), declared)
+    for name, given in declared.items():
+        if isinstance(given, dict) and not {"concurrency", "rate"} & set(given):
+            yield Found(("limits", name), f"the limit `{_cut(name)}` has neither `concurrency` nor `rate`: give it one", key=True)
+    for at, _, state in all_states(data):
+        named = state.get("limit")
+        if isinstance(named, str) and named not in declared:
+            there = nearest(named, declared) if declared else "; they are declared at the top of the plan"
+            yield Found((*at, "limit"), f"`{_cut(named)}` is none of the plan's `limits`{there}")
+
+
+def _unused(data: dict[str, Json]) -> Iterator[Found]:
+    used = [state.get("limit") for _, _, state in all_states(data)]
+    for name in mapping(data.get("limits")):
+        if name not in used:
+            yield Found(("limits", name), f"no state has the limit `{name}`", key=True)
+
+
 # how many names of a path lead into a state, a level or what a state does
 STEPS = {"states": 2, "defaults": 1, "probe": 1, "compensate": 1, "map": 1, "parallel": 3}
 
@@ -516,6 +543,9 @@ def _unheard(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[F
         if isinstance(child, dict) and "notify" in child:
             said = f"`notify` of {file} is not heard where it is called: this plan's own tells of the whole run"
             yield Found((*at, "plan", "file"), said)
+        if isinstance(child, dict) and "group" in child:
+            said = "is not heard where it is called: it is of runs, and a child is a part of one"
+            yield Found((*at, "plan", "file"), f"the `group` of {file} {said}")
 
 
 def _warnings(data: dict[str, Json]) -> Iterator[Found]:

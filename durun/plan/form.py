@@ -31,6 +31,10 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
         secrets += [spec for spec in child.get("secrets", []) if spec["name"] not in [s["name"] for s in secrets]]
     if secrets:
         plan["secrets"] = secrets
+    if shaped.limits or any("limits" in child for child in children.values()):
+        plan["limits"] = {name: _limit(limit) for name, limit in shaped.limits.items()}
+    if shaped.group is not None:
+        plan["group"] = {"name": shaped.group.name, "if_busy": shaped.group.if_busy}
     for word in ("on_error", "on_cancel"):
         if getattr(shaped, word) != "stop":
             plan[word] = getattr(shaped, word)
@@ -46,6 +50,11 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
         plan["notify"] = [_notify(n, shaped.defaults) for n in shaped.notify]
     plan["version"] = shaped.version if shaped.version is not None else digest(plan)[:12]
     return plan  # type: ignore[return-value]
+
+
+def _limit(given: model.SharedLimit) -> Json:
+    out: dict[str, Json] = {} if given.concurrency is None else {"concurrency": given.concurrency}
+    return out if given.rate is None else {**out, "rate": list(given.rate)}
 
 
 def input_of(what: Json) -> tuple[Json, Json, bool]:
@@ -199,6 +208,8 @@ def _effect(state: Acting, defaults: model.Defaults, repeatable: bool) -> dict[s
         out["pivot"] = True
     if isinstance(state, model.State) and state.background:
         out["background"] = True
+    if isinstance(state, model.State) and state.limit is not None:
+        out["limit"] = state.limit
     return out
 
 

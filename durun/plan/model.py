@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag
 
 from durun.plan.names import BUILT_IN, NAMED, own_error
-from durun.plan.units import SPELLING, duration, moment, size
+from durun.plan.units import SPELLING, duration, moment, rate, size
 
 Json = Any
 
@@ -37,10 +37,10 @@ LATER_KINDS: tuple[str, ...] = ()
 EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
-        "limits", "group", "migrations", "on_drift", "affinity",
+        "migrations", "on_drift", "affinity",
     ),
     "state": (
-        *LATER_KINDS, "limit",
+        *LATER_KINDS,
     ),
     "pins": ("files", "tools"),
     "probe": (),
@@ -540,6 +540,7 @@ class State(Shape):
     compensate: Maybe[Compensation] = None
     pivot: StrictBool = False
     background: StrictBool = False
+    limit: Maybe[Text] = None
 
 
 MOMENTS = Literal["approval", "signal", "blocked", "succeeded", "failed", "cancelled", "compensated"]
@@ -614,6 +615,24 @@ def _language(value: Json) -> Json:
     return value
 
 
+def _rate(value: Json) -> Json:
+    if isinstance(value, str):
+        return rate(value)
+    raise ValueError(f"{shown(value)} is no rate; write 25/s, 100/m or 1000/h")
+
+
+class SharedLimit(Shape):
+    """What all runs in the file may have under way at once, and may begin in a time."""
+
+    concurrency: Maybe[Count] = None
+    rate: Annotated[tuple[int, int] | None, BeforeValidator(_rate), BeforeValidator(_something)] = None
+
+
+class Group(Shape):
+    name: Filled
+    if_busy: Literal["refuse", "skip", "wait"] = "refuse"
+
+
 def _stop(value: Json) -> Json:
     if value not in ("stop", "compensate"):
         raise ValueError(f"`stop` or `compensate` is wanted here, not {shown(value)}")
@@ -633,6 +652,8 @@ class Plan(Shape):
     secrets: list[Annotated[SecretOf, BeforeValidator(_secret)]] = []
     on_error: Annotated[str, BeforeValidator(_stop)] = "stop"
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
+    limits: dict[str, SharedLimit] = {}
+    group: Maybe[Group] = None
     defaults: Defaults = Field(default_factory=Defaults)
     notify: list[Notify] = []
     output: Json = None
@@ -660,11 +681,11 @@ def shaped(data: dict[str, Json]) -> Plan:
 FITS = {
     "run": {
         "run", "timeout", "heartbeat", "retry", "idempotent", "key", "probe", "output", "env", "cwd", "stdin", "expect",
-        "shell", "poll", "next", "catch", "assign", "compensate", "pivot", "background",
+        "shell", "poll", "next", "catch", "assign", "compensate", "pivot", "background", "limit",
     },
     "http": {
         "http", "timeout", "retry", "idempotent", "key", "probe", "poll", "idempotency_header", "next", "catch", "assign",
-        "compensate", "pivot", "background",
+        "compensate", "pivot", "background", "limit",
     },
     "wait": {"wait", "timeout", "next", "catch", "assign"},
     "approval": {"approval", "timeout", "next", "catch", "assign"},
@@ -678,7 +699,7 @@ FITS = {
 ALWAYS = {"description", "max_visits"}
 # why a key does not fit a kind, where there is more to say
 WHY = {
-    **{(kind, key): "what is inside has one" for kind in ("parallel", "map", "plan") for key in ("timeout", "retry")},
+    **{(kind, key): "what is inside has one" for kind in ("parallel", "map", "plan") for key in ("timeout", "retry", "limit")},
     **{(kind, "output"): f"it stands under `{kind}`" for kind in ("parallel", "map")},
     ("http", "output"): "its output is {status, headers, json, body}",
     ("http", "expect"): "the statuses expected stand inside `http`",

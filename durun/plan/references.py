@@ -263,6 +263,7 @@ def _places(data: dict[str, Json]) -> Iterator[Place]:
         if level.outer is None:
             yield Place(("vars",), data.get("vars"), frozenset({"input"}), None, level)
             yield Place(("timeout",), data.get("timeout"), frozenset({"input"}), None, level)
+            yield Place(("group", "name"), mapping(data.get("group")).get("name"), frozenset({"input"}), None, level)
             for word in ("env", "cwd", "timeout", "heartbeat"):
                 given = mapping(data.get("defaults")).get(word)
                 yield Place(("defaults", word), given, ACTING, None, level, secrets=word == "env")
@@ -615,8 +616,22 @@ def types(declared: Json, names: tuple[str, ...]) -> set[str] | None:
 
 def misplaced(data: dict[str, Json]) -> Iterator[Found]:
     """Names, kinds, next, start, on, retry, max_visits, schemas: what the machine must know before a run begins."""
-    for word in ("durun", "name", "version", "description", "on_error", "on_cancel", "input", "pins", "secrets", "vars_schema"):
+    fixed = (
+        "durun",
+        "name",
+        "version",
+        "description",
+        "on_error",
+        "on_cancel",
+        "input",
+        "pins",
+        "secrets",
+        "vars_schema",
+        "limits",
+    )
+    for word in fixed:
         yield from _braces((word,), data.get(word))
+    yield from _braces(("group", "if_busy"), mapping(data.get("group")).get("if_busy"))
     defaults = mapping(data.get("defaults"))
     for word in ("retry", "idempotent", "shell"):
         yield from _braces(("defaults", word), defaults.get(word))
@@ -627,7 +642,7 @@ def misplaced(data: dict[str, Json]) -> Iterator[Found]:
 
 
 def _misplaced(at: Where, state: dict[str, Json]) -> Iterator[Found]:
-    for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output"):
+    for word in ("description", "next", "max_visits", "retry", "idempotent", "expect", "shell", "output", "limit"):
         yield from _braces((*at, word), state.get(word))
     yield from _braces((*at, "idempotency_header"), state.get("idempotency_header"))
     for where, act, _ in acts(at, state):

@@ -42,6 +42,25 @@ def show_duration(ms: int) -> str:
     return "".join(parts[:2]) or "0s"
 
 
+RATES = {"s": 1000, "m": 60_000, "h": 3_600_000}
+MOST = 10_000  # in a unit: what was begun in it is remembered one by one
+
+
+def rate(text: str) -> tuple[int, int]:
+    """(how many, in how many ms) of `25/s`, `100/m` or `1000/h`. Raises ValueError."""
+    number, slash, unit = text.partition("/")
+    if not slash or unit not in RATES or not (number.isascii() and number.isdigit() and 0 < len(number) <= 9) or int(number) == 0:
+        raise ValueError(f"{_quoted(text)} is no rate; write 25/s, 100/m or 1000/h")
+    if int(number) > MOST:
+        raise ValueError(f"{_quoted(text)}: at most {MOST} in a unit; write it for a shorter one")
+    return int(number), RATES[unit]
+
+
+def show_rate(count: int, period: int) -> str:
+    """The rate as a plan spells it: (25, 1000) -> 25/s."""
+    return f"{count}/{next(unit for unit, ms in RATES.items() if ms == period)}"
+
+
 def size(text: str) -> int:
     """Bytes of `64KiB 1MiB`. Raises ValueError."""
     import re

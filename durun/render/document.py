@@ -69,6 +69,8 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
             case "delayed" if p["data"].get("length") is not None:
                 said = f"the next attempt, after {cause['name']}" if isinstance(cause, dict) else "the next round"
                 found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}"))
+            case "queued":
+                found.append(_queued(s.id, path, p["data"]["wants"], d.get("shared", {})))
             case "asked":
                 found.append(_asked(s.id, path, p))
             case "listening":
@@ -99,6 +101,21 @@ def stranded(language: int, by: str) -> str:
 
     what = f"its plan is of language {language}, and this durun ({__version__}) knows {LANGUAGE}"
     return f"{what}: durun {by}, which started it, or a later one can go on with it"
+
+
+def _queued(id: str, path: Json, wants: Json, shared: dict[str, Json]) -> dict[str, Json]:
+    """What a limit or a group has no place for now, and who holds it."""
+    word, name = next(iter(wants.items()))
+    found = shared.get(f"{word} {name}", {})
+    if word == "group":
+        before = [f"run {run}, which is {status}" for run, status in found.get("before", [])]
+        return _wanted(path, word, name, f"the group {name}" + "".join(f": {run}" for run in before), None, f"durun resume {id}")
+    if found.get("until"):
+        return _wanted(path, word, name, f"the limit {name}, which an answer holds back", found["until"], f"durun resume {id}")
+    held = [f"run {run} ({path_of(scope, state)})" for run, scope, state in found.get("holders", [])]
+    more = " and others" if len(held) > 3 else ""
+    said = f"a place of the limit {name}" + (f", held by {', '.join(held[:3])}{more}" if held else "")
+    return _wanted(path, word, name, said, None, f"durun resume {id}")
 
 
 def _held(path: Json, cause: Json, directory: str, command: str) -> dict[str, Json]:
@@ -170,7 +187,7 @@ def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
 
 def inbox(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     """What of a run waits for a person, as `inbox --json` has it."""
-    wanted = [w for w in waiting_for(s, d) if w["kind"] not in ("timer", "delay", "signal", "interrupted")]
+    wanted = [w for w in waiting_for(s, d) if w["kind"] not in ("timer", "delay", "limit", "group", "signal", "interrupted")]
     return [{"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **w} for w in wanted]
 
 

@@ -355,6 +355,9 @@ def what(p: Position, now: int, since: int, attempt: int) -> tuple[str, str]:
             return left, ", ".join(w for w in (cause, f"then {nth}" if nth else "") if w)
         case Phase.WAITING:
             return left, "a timer"
+        case Phase.QUEUED:
+            word, name = next(iter(p.wants.items()))
+            return "", f"a place of the limit {name}" if word == "limit" else f"another run of the group {plain(name)}"
         case Phase.PROBING:
             return elapsed, "in doubt: its probe is asked"
         case Phase.LOST:

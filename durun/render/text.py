@@ -266,6 +266,10 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: attempt {attempt}, with the same key"
         case "waiting":
             return f"{state}: waits until {show_moment(data['due'])}"
+        case "queued" if "group" in data:
+            return f"waits for another run of the group {plain(data['group'])}"
+        case "queued":
+            return f"{state}: waits for a place of the limit {data['limit']}"
         case "in_doubt":
             return f"{state}: in doubt, {plain(data['why'])}"
         case "probed":

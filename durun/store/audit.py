@@ -54,6 +54,7 @@ FITS = {  # phase: the statuses its effect may have; None: there may be none
     "acting": ("begin",),
     "delayed": ("waiting",),
     "held": ("waiting",),
+    "queued": (None, "waiting"),
     "lost": ("in_doubt",),
     "probing": ("in_doubt", "not_certain"),
     "doubt": ("in_doubt", "not_certain", "done"),
@@ -288,6 +289,45 @@ def under_way(db: apsw.Connection) -> Found:
     yield from _ids(
         db, "SELECT run, 'its effect', no, 'waits, and has a place' FROM effects WHERE status = 'waiting' AND place IS NOT NULL"
     )
+
+
+@_invariant
+def places(db: apsw.Connection) -> Found:
+    """A place is held by an effect that is under way, and one for each."""
+    sql = (
+        "SELECT p.run, 'its effect', p.effect, 'is', coalesce(e.status, 'not there'), 'and holds a place of', p.name FROM places p"
+        " LEFT JOIN effects e ON e.run = p.run AND e.no = p.effect WHERE p.open = 1 AND e.status IS NOT 'begin'"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def queue(db: apsw.Connection) -> Found:
+    """Who waits for a place of a limit is in its queue, and nobody else is."""
+    wants = "json_extract(p.data, '$.wants.limit')"
+    sql = (
+        f"SELECT p.run, p.state, 'waits for', {wants}, 'and is not in its queue' FROM positions p"
+        f" LEFT JOIN queue q ON q.run = p.run AND q.scope = p.scope AND q.name = {wants}"
+        f" WHERE p.phase = 'queued' AND {wants} IS NOT NULL AND q.run IS NULL"
+    )
+    yield from _ids(db, sql)
+    sql = (
+        "SELECT q.run, 'is in the queue of', q.name, 'and does not wait for it' FROM queue q LEFT JOIN positions p ON p.run = q.run"
+        f" AND p.scope = q.scope AND p.phase = 'queued' AND q.name = {wants} WHERE p.run IS NULL"
+    )
+    yield from _ids(db, sql)
+
+
+@_invariant
+def groups(db: apsw.Connection) -> Found:
+    """Of a group only the oldest run that has not ended is past its beginning."""
+    sql = (
+        "SELECT g.run, 'goes on, and an older run of its group', g.name, 'has not ended' FROM grouped g JOIN runs r ON r.no = g.run"
+        f" JOIN positions p ON p.run = g.run AND p.scope = '' WHERE r.status NOT IN {ENDED} AND p.phase NOT IN ('queued', 'ended')"
+        f" AND EXISTS (SELECT 1 FROM grouped o JOIN runs b ON b.no = o.run"
+        f" WHERE o.name = g.name AND o.run < g.run AND b.status NOT IN {ENDED})"
+    )
+    yield from _ids(db, sql)
 
 
 @_invariant

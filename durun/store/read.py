@@ -229,12 +229,41 @@ def details(file: File, no: int) -> dict[str, Json]:
     ]
     for p in out["positions"]:
         p["data"] = _value(p["data"])
+    out["shared"] = shared(file, no, out["positions"])
     out["effects"] = effects(file, no, 200)
     out["undo"] = undos(file, no)
     out["messages"] = messages(file, no)
     kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
     out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
+
+
+def shared(file: File, no: int, positions: list[dict[str, Json]]) -> dict[str, Json]:
+    """Of each limit, and of the group, that something of a run waits for: who is before it, the first few, and until when the
+    limit is held back. Nothing where nothing waits for one."""
+    found: dict[str, Json] = {}
+    for p in positions:
+        if p["phase"] != "queued":
+            continue
+        for word, name in p["data"]["wants"].items():
+            key = f"{word} {name}"
+            if key not in found:
+                found[key] = _limit(file, name) if word == "limit" else _group(file, no, name)
+    return found
+
+
+def _limit(file: File, name: str) -> Json:
+    sql = (
+        "SELECT r.id, e.scope, e.state FROM places p JOIN runs r ON r.no = p.run"
+        " JOIN effects e ON e.run = p.run AND e.no = p.effect WHERE p.name = ? AND p.open = 1 ORDER BY p.no LIMIT 4"
+    )
+    until = rows(file.db, "SELECT until FROM limits WHERE name = ? AND until > unixepoch() * 1000", (name,))
+    return {"holders": rows(file.db, sql, (name,)), "until": until[0][0] if until else None}
+
+
+def _group(file: File, no: int, name: str) -> Json:
+    sql = f"SELECT id, status FROM grouped g JOIN runs r ON r.no = g.run WHERE g.name = ? AND g.run < ? AND {OPEN} ORDER BY g.run"
+    return {"before": rows(file.db, f"{sql} LIMIT 1", (name, no))}
 
 
 def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:

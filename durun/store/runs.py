@@ -18,7 +18,21 @@ import apsw
 from durun.errors import Held as HeldByAnother
 from durun.errors import NeedsPerson, PlanRefused, Refusal, StoreUnusable, Superseded
 from durun.machine.clock import Account, taken_over
-from durun.machine.model import Answered, Checkpoint, Effect, Item, Move, Phase, Position, Run, Sent, StateRow, Status, Undo
+from durun.machine.model import (
+    TERMINAL,
+    Answered,
+    Checkpoint,
+    Effect,
+    Item,
+    Move,
+    Phase,
+    Position,
+    Run,
+    Sent,
+    StateRow,
+    Status,
+    Undo,
+)
 from durun.plan.digest import canonical_text
 from durun.store import messages, onces, read
 from durun.store.file import File, failing, rows
@@ -43,6 +57,7 @@ class Birth(NamedTuple):
     language: int
     mark: str | None = None  # what the text of the plan is known by from now on
     named: bool = False  # its id was given by a person
+    group: str | None = None  # of which at most one run may be in flight
 
 
 class Pinned(NamedTuple):
@@ -86,6 +101,14 @@ class Pruned(Exception):
     def __init__(self, id: str, bound_to: str, status: str, ended_at: int) -> None:
         super().__init__(id)
         self.id, self.bound_to, self.status, self.ended_at = id, bound_to, status, ended_at
+
+
+class Grouped(Exception):
+    """Another run of the group, which has not ended: `run` and how it stands."""
+
+    def __init__(self, group: str, run: str, status: str) -> None:
+        super().__init__(group)
+        self.group, self.run, self.status = group, run, status
 
 
 class HoldChanged(Exception):
@@ -133,9 +156,11 @@ class Store:
 
     # birth
 
-    def create(self, birth: Birth, move: Move, driver: Driver | None, now: int, *, held: bool = False) -> Held:
+    def create(
+        self, birth: Birth, move: Move, driver: Driver | None, now: int, *, held: bool = False, queued: bool = False
+    ) -> Held:
         """The plan, the run, its position and its first intent, in one transaction. `held`: the move was decided with the
-        whole file held. Raises Exists, Pruned, HoldChanged, and PlanRefused
+        whole file held; `queued`: so that it waits for its group. Raises Exists, Pruned, HoldChanged, Grouped, and PlanRefused
         where the plan is drained."""
         run = move.run
         with self.file.write() as db:
@@ -147,6 +172,8 @@ class Store:
             if there:
                 raise Exists(run.id, there[0][0], there[0][1])
             refuse_drained(self.file, run.name)
+            if birth.group is not None and not queued:
+                self._first_of(db, birth.group)
             db.execute(
                 "INSERT OR IGNORE INTO plans (digest, canonical, source) VALUES (?, ?, ?)",
                 (birth.plan_digest, birth.plan_text, birth.source),
@@ -166,7 +193,17 @@ class Store:
                 ),
             )  # fmt: skip
             right = Held(db.last_insert_rowid(), 1, 0, 0)
+            if birth.group is not None:
+                db.execute("INSERT INTO grouped (run, name) VALUES (?, ?)", (right.no, birth.group))
             return self._write(db, right, None, [move], now)
+
+    @staticmethod
+    def _first_of(db: apsw.Connection, group: str) -> None:
+        from durun.store import places
+
+        found = places.before(db, group, None)
+        if found is not None:
+            raise Grouped(group, *found)
 
     def id_of(self, id: str) -> tuple[int, str] | None:
         """(no, what it is bound to) of the run with exactly this id."""
@@ -283,6 +320,10 @@ class Store:
             sent = Sent(row[0], row[1], value_of(row[2]), *row[3:])
             signals[sent.no] = sent
         return Checkpoint(run, positions, states, effects, items, signals)
+
+    def view(self) -> Any:
+        """One view of the file for several reads."""
+        return self._reading()
 
     def _reading(self) -> Any:
         return Reading(self.file.db)
@@ -491,6 +532,8 @@ class Store:
 
     def _write(self, db: apsw.Connection, held: Held, before: Run | None, moves: list[Move], now: int) -> Held:
         """Moves that are committed together: the row of the run once, and a position that several of them change once."""
+        if before is not None and before.status in TERMINAL and moves[-1].run.status not in TERMINAL:
+            self._alone(db, held.no, before.id)
         at = held._replace(seq=held.seq + len(moves), events=held.events + sum(len(move.history) for move in moves))
         self._write_run(db, held, at, before, moves, now)
         events = held.events
@@ -498,6 +541,18 @@ class Store:
             self._write_move(db, held._replace(events=events), move, moves[n:], now)
             events += len(move.history)
         return at
+
+    @staticmethod
+    def _alone(db: apsw.Connection, no: int, id: str) -> None:
+        """A run that had ended goes on: raises HeldByAnother where another of its group is in flight."""
+        from durun.store import places
+
+        found = places.other(db, no)
+        if found is not None:
+            group, run, status = found
+            raise HeldByAnother(
+                f"run {id} cannot go on: run {run} of the group {group} has not ended, it is {status}: `durun show {run}`"
+            )
 
     def _write_move(self, db: apsw.Connection, held: Held, move: Move, later: list[Move], now: int) -> None:
         self._take_away(db, held.no, move)
@@ -528,6 +583,10 @@ class Store:
             taken = s.taken or (None, None, None)
             sent = (s.no, s.name, canonical_text(s.payload), s.error, s.message, s.dedupe, s.by, s.at)
             db.execute(UPSERT_SIGNAL, (held.no, *sent, *taken))
+        if move.shares is not None:
+            from durun.store import places
+
+            places.write(db, held.no, move.shares, now)
         if move.history:
             db.executemany(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",

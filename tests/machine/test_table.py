@@ -58,6 +58,7 @@ ALLOWED = {
     Phase.READY: {"Go"},
     Phase.ACTING: {"Ended", "Answered", "CouldNotStart", "Lost", "Moved"},
     Phase.DELAYED: {"Due"},
+    Phase.QUEUED: {"Due"},
     Phase.WAITING: {"Due"},
     Phase.ASKED: {"Due", "Answer"},
     Phase.LISTENING: {"Due", "Alive"},
@@ -114,7 +115,9 @@ def standing(phase: Phase, request: Any = None) -> Checkpoint:
         effects[1] = effect._replace(status="in_doubt")
     if phase is Phase.FAILED:
         effects[1] = effect._replace(status="not_done")
-    if phase in (Phase.DELAYED, Phase.HELD):
+    if phase is Phase.QUEUED:
+        position = position._replace(wants={"limit": "l"})
+    if phase in (Phase.DELAYED, Phase.HELD, Phase.QUEUED):
         effects[1] = effect._replace(status="waiting")
     return Checkpoint(run, {"": position}, {}, effects)
 

@@ -78,26 +78,12 @@ def test_what_is_required_and_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("limits: {}\n", "limits"), ("group: {name: a}\n", "group"),
         ("migrations: []\n", "migrations"),
         ("on_drift: ask\n", "on_drift"), ("pins: {files: [a]}\n", "files"), ("pins: {tools: {}}\n", "tools"),
     ],
 )  # fmt: skip
 def test_what_is_not_built_yet_is_known_at_the_top(text: str, word: str) -> None:
     assert messages(text + state("pass: , next: b")) == [f"`{word}` is part of the language, but this durun does not have it yet"]
-
-
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
-        ("run: [x], limit: y, next: b", "limit"),
-            ],
-)  # fmt: skip
-def test_what_is_not_built_yet_is_known_in_a_state(body: str, word: str) -> None:
-    said = f"`{word}` is part of the language, but this durun does not have it yet"
-    found = messages(state(body, "vars: {v: null}\n"))
-    assert said in found
-    assert not [m for m in found if "no key" in m or "no kind" in m], found
 
 
 # --- kinds ---

@@ -112,7 +112,7 @@ CREATE TABLE positions (
   state  TEXT NOT NULL,
   visit  INTEGER NOT NULL,
   phase  TEXT NOT NULL CHECK (phase IN
-    ('ready', 'acting', 'delayed', 'waiting', 'asked', 'listening', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
+    ('ready', 'acting', 'delayed', 'queued', 'waiting', 'asked', 'listening', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
   effect INTEGER,
   asking INTEGER,
   due    INTEGER,
@@ -257,6 +257,44 @@ CREATE TABLE signals (
 ) WITHOUT ROWID;
 CREATE INDEX signals_kept ON signals (run, no) WHERE visit IS NULL;
 CREATE UNIQUE INDEX signals_once ON signals (run, name, dedupe) WHERE dedupe IS NOT NULL;
+
+CREATE TABLE limits (
+  name   TEXT PRIMARY KEY,                -- as plans call it
+  period INTEGER NOT NULL,                -- the longest in which a rate of some plan counts: ms; 0: none has one
+  until  INTEGER,                         -- an answer asked to leave it alone until then,
+  length INTEGER,                         -- which is so long
+  boot   TEXT,                            -- after this reading of the clock of this boot
+  clock  INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE places (
+  no     INTEGER PRIMARY KEY,         -- in the order they were taken
+  name   TEXT NOT NULL,                   -- of the limit
+  run    INTEGER REFERENCES runs (no) ON DELETE SET NULL,
+  effect INTEGER NOT NULL,
+  at     INTEGER NOT NULL,                -- when it was taken,
+  boot   TEXT NOT NULL,                   -- and at which reading of the clock of this boot: what rates count from
+  clock  INTEGER NOT NULL,
+  open   INTEGER NOT NULL CHECK (open IN (0, 1)) -- 1: its attempt has not ended
+);
+CREATE INDEX places_open ON places (name) WHERE open = 1;
+CREATE UNIQUE INDEX places_effect ON places (run, effect) WHERE open = 1;
+CREATE INDEX places_taken ON places (name, boot, clock);
+
+CREATE TABLE queue (
+  run   INTEGER NOT NULL REFERENCES runs (no) ON DELETE CASCADE,
+  scope TEXT NOT NULL,                    -- of the position that waits for a place
+  name  TEXT NOT NULL,                    -- of the limit
+  since INTEGER NOT NULL,
+  PRIMARY KEY (run, scope)
+) WITHOUT ROWID;
+CREATE INDEX queue_turn ON queue (name, since, run, scope);
+
+CREATE TABLE grouped (
+  run  INTEGER PRIMARY KEY REFERENCES runs (no) ON DELETE CASCADE,
+  name TEXT NOT NULL                      -- of the group: of all that have not ended only the oldest is past its beginning
+);
+CREATE INDEX grouped_name ON grouped (name, run);
 
 CREATE TABLE history (
   run     INTEGER NOT NULL REFERENCES runs (no),
