@@ -174,15 +174,20 @@ class Turns:
         for p in at.active.values():
             if p.phase is Phase.QUEUED and p.until is not None and p.round > 1 and _poll_is_over(p, moment):
                 return Due(p.scope)
-        with self.store.view():
-            places = self.look(at, moment)
+        places = self._look(at, moment)
+        due = self._seen is None or moment.clock - self._seen > UNDRIVEN
+        if not self._limits.is_worth(at, places) and due and performer is not None:
+            self._seen = moment.clock
+            if self._give_back(places, performer):
+                places = self._look(at, moment)
         if self._limits.is_worth(at, places):
             return Looked()
         self._note(places, moment.clock)
-        if performer is not None and (self._seen is None or moment.clock - self._seen > UNDRIVEN):
-            self._seen = moment.clock
-            self._give_back(places, performer)
         return None
+
+    def _look(self, at: Checkpoint, moment: Moment) -> Places:
+        with self.store.view():
+            return self.look(at, moment)
 
     def _note(self, places: Places, clock: int) -> None:
         """Who stands before this run and could begin: if they do not in a while, they are passed by."""
@@ -193,13 +198,14 @@ class Turns:
         waits = [room.wait for room in rooms if room.wait > 0]
         self._wait = min(waits, default=0) if len(waits) == len(rooms) else 0
 
-    def _give_back(self, places: Places, performer: Performer) -> None:
-        """Places whose attempt has ended, though nobody drives its run and has seen it."""
+    def _give_back(self, places: Places, performer: Performer) -> bool:
+        """Gives back places whose attempt has ended, though nobody drives its run and has seen it."""
         full = [limit.name for limit, room in places.rooms.items() if room.free is not None and room.free <= 0]
         held = self._places.undriven(self.store.file, full, self.alive) if full else []
         over = [h for h in held if performer.is_over(h.boot, h.place, h.token, h.key, h.kind)]
         if over:
             self._places.give_back(self.store.file, over, self.alive)
+        return bool(over)
 
     def next_look(self, at: Checkpoint) -> int | None:
         """Milliseconds until it is worth to look again; None where nothing is queued."""
