@@ -141,6 +141,10 @@ class Turns:
 
     def look(self, at: Checkpoint, moment: Moment) -> Places:
         """What is free now; inside the transaction of a move it stays so until its commit."""
+        root = at.positions.get("")
+        grouped = root is not None and self._limits.waits_for_group(root)
+        if not self.wanted and not grouped:
+            return self._limits.Places({}, {})
         db, found = self.store.file.db, None
 
         def able(scope: str) -> bool:
@@ -150,8 +154,7 @@ class Turns:
 
         passed = frozenset(ticket for ticket, since in self._able.items() if moment.clock - since > PASSED)
         places = self._places.look(db, self.wanted, self._places.Asking(self.no, self.alive, able, passed), moment)
-        root = at.positions.get("")
-        if root is None or not self._limits.waits_for_group(root):
+        if root is None or not grouped:
             return places
         return places._replace(turn=self._places.before(db, root.wants["group"], self.no) is None)
 

@@ -147,4 +147,5 @@ def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_
     )
     loaded = loaded_by("resume", "x", "--db", db)
     assert "durun.engine" in loaded
+    assert not {"durun.machine.limits", "durun.store.places"} & loaded, "this plan shares nothing"
     assert not {"typer", "pydantic", "ruamel.yaml", "cel_expr_python", "jsonschema_rs", "dataclasses", "inspect", "uuid"} & loaded

@@ -56,11 +56,6 @@ def rate(text: str) -> tuple[int, int]:
     return int(number), RATES[unit]
 
 
-def show_rate(count: int, period: int) -> str:
-    """The rate as a plan spells it: (25, 1000) -> 25/s."""
-    return f"{count}/{next(unit for unit, ms in RATES.items() if ms == period)}"
-
-
 def size(text: str) -> int:
     """Bytes of `64KiB 1MiB`. Raises ValueError."""
     import re

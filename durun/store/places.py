@@ -197,8 +197,3 @@ def other(db: apsw.Connection, run: int) -> tuple[str, str, str] | None:
     )
     found = rows(db, sql, (run,))
     return found[0] if found else None
-
-
-def group_of(db: apsw.Connection, run: int) -> str | None:
-    found = rows(db, "SELECT name FROM grouped WHERE run = ?", (run,))
-    return found[0][0] if found else None

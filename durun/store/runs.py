@@ -545,6 +545,8 @@ class Store:
     @staticmethod
     def _alone(db: apsw.Connection, no: int, id: str) -> None:
         """A run that had ended goes on: raises HeldByAnother where another of its group is in flight."""
+        if not rows(db, "SELECT 1 FROM grouped WHERE run = ?", (no,)):
+            return
         from durun.store import places
 
         found = places.other(db, no)

@@ -730,3 +730,43 @@ def test_what_reads_a_pinned_plan_needs_neither_pydantic_nor_yaml() -> None:
         f"print([m for m in {heavy} if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# --- limits and groups ---
+
+LIMITED = "limits: {pay: {concurrency: 4, rate: 25/s}}\n"
+
+
+def test_a_limit_and_a_group_are_kept_in_their_canonical_form() -> None:
+    head = "durun: 1\nname: test\ngroup: {name: 'g-${{ input.x }}'}\ninput: {x: string}\n"
+    found = load(head + LIMITED + state("run: [x], limit: pay, next: b"), "plan.yaml").plan
+    assert found["limits"] == {"pay": {"concurrency": 4, "rate": [25, 1000]}}
+    assert found["group"] == {"name": "g-${{ input.x }}", "if_busy": "refuse"}
+    assert found["states"]["a"]["limit"] == "pay"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "said"),
+    [
+        (LIMITED, "run: [x], limit: pya, next: b", "`pya` is none of the plan's `limits`; did you mean `pay`?"),
+        ("", "run: [x], limit: pay, next: b", "`pay` is none of the plan's `limits`; they are declared at the top of the plan"),
+        (LIMITED, "wait: 1s, limit: pay, next: b", "`limit` says nothing to a `wait`"),
+        (LIMITED, "run: [x], limit: '${{ vars.a }}', next: b", "no expression may stand here: this is known before a run begins"),
+        ("limits: {pay: {}}\n", "run: [x], limit: pay, next: b", "the limit `pay` has neither `concurrency` nor `rate`: give it one"),
+        ("limits: {pay: {concurency: 1}}\n", "run: [x], limit: pay, next: b", "did you mean `concurrency`?"),
+        ("limits: {pay: {concurrency: 0}}\n", "run: [x], limit: pay, next: b", "`0` is too small: at least 1"),
+        ("limits: {pay: {rate: 25}}\n", "run: [x], limit: pay, next: b", "`25` is no rate; write 25/s, 100/m or 1000/h"),
+        ("limits: {pay: {rate: 25/x}}\n", "run: [x], limit: pay, next: b", "`25/x` is no rate"),
+        ("limits: {pay: {rate: 10001/s}}\n", "run: [x], limit: pay, next: b", "at most 10000 in a unit"),
+        ("limits: {Pay: {rate: 1/s}}\n", "run: [x], limit: Pay, next: b", "`Pay` is no name"),
+        ("group: {name: a, if_busy: waits}\n", "run: [x], next: b", "`waits` is none of refuse, skip, wait; did you mean `wait`?"),
+        ("group: {if_busy: wait}\n", "run: [x], next: b", "`name` is required here"),
+        ("group: {name: 'g-${{ vars.a }}'}\n", "run: [x], next: b", "`vars` has no value here"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_limit_or_a_group_is_named(head: str, body: str, said: str) -> None:
+    assert any(said in message for message in messages(head + state(body))), messages(head + state(body))
+
+
+def test_a_limit_that_no_state_has_is_said() -> None:
+    assert any("no state has the limit `pay`" in f.message for f in told(LIMITED + state("run: [x], idempotent: true, next: b"))[1])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durun.plan.units import LAST, LONGEST, duration, moment, show_duration, show_moment, size
+from durun.plan.units import LAST, LONGEST, duration, moment, rate, show_duration, show_moment, size
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,16 @@ def test_a_time_without_offset_or_outside_the_calendar_is_refused(text: str) -> 
 @given(st.integers(0, LAST))
 def test_what_is_shown_is_read_back_as_the_same_time(ms: int) -> None:
     assert moment(show_moment(ms)) == ms
+
+
+@pytest.mark.parametrize(("text", "found"), [("25/s", (25, 1000)), ("1/m", (1, 60_000)), ("10000/h", (10_000, 3_600_000))])
+def test_a_rate_is_read_as_how_many_in_how_many_milliseconds(text: str, found: tuple[int, int]) -> None:
+    assert rate(text) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "25", "25/", "/s", "0/s", "-1/s", "2.5/s", "25/S", "25/d", "25 /s", "25/s\n", "٣/s", "1e3/s", "9999999999/s"]
+)
+def test_what_is_no_rate_is_quoted_and_the_spelling_is_given(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rate; write 25/s, 100/m or 1000/h"):
+        rate(text)

@@ -62,6 +62,8 @@ def test_what_is_done_what_is_under_way_and_its_last_line_of_output() -> None:
         (at("a", Phase.WAITING, due=NOW + 89_500, length=100_000), "in 1m30s  a timer"),
         (at("a", Phase.DELAYED, due=NOW + 3000, length=4000, cause={"name": "exit:1"}), "in 3s  exit:1, then attempt 3"),
         (at("a", Phase.DELAYED, due=NOW + 3000, length=4000, round=8), "in 3s  then round 8"),
+        (at("a", Phase.QUEUED, due=NOW, wants={"limit": "pay"}), "a place of the limit pay"),
+        (at("a", Phase.QUEUED, due=NOW, wants={"group": "g"}), "another run of the group g"),
         (at("a", Phase.DELAYED, due=NOW), "about to begin, attempt 3"),
         (at("a", Phase.ACTING, round=8, streak=2), "14s  round 8, held 2 in a row"),
         (at("a", Phase.PROBING), "14s  in doubt: its probe is asked"),
