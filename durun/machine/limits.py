@@ -80,7 +80,8 @@ def _of_effect(d: Draft, effect: Effect) -> Limit | None:
     """The limit of an effect: probes and undos have none."""
     if effect.kind not in ("run", "http"):
         return None
-    return _of_state(d, effect.scope, d.level(effect.scope)["states"].get(effect.state, {}))
+    state = d.level(effect.scope)["states"].get(effect.state)
+    return _of_state(d, effect.scope, state) if state is not None else None
 
 
 # --- to take a place ---
