@@ -2,6 +2,7 @@
 
 Rules:
 - a place belongs to an attempt: it is taken in the move that begins it, and given back in the move that knows its end
+- one that was certainly never begun asks anew: when it begins in the end is what its rate counts
 - what is free comes in with the moment, as the file says inside the transaction of the move; without it nothing is free
 - a state that finds no place stands queued with nothing rendered; an effect that was rendered before (a retry, a round of a
   poll) queues as it is
@@ -88,13 +89,9 @@ def _of_effect(d: Draft, effect: Effect) -> Limit | None:
 
 
 def admits(d: Draft, effect: Effect) -> bool:
-    """Whether an effect may begin now; its place is taken with this, unless it holds one."""
-    limit, places = _of_effect(d, effect), d.moment.places
+    """Whether an effect may begin now; its place is taken with this."""
+    limit = _of_effect(d, effect)
     if limit is None:
-        return True
-    if places is None:
-        return False
-    if effect.no in places.mine and not _gave_back(d, effect.no):
         return True
     if not _has_turn(d, limit, effect.scope):
         return False

@@ -352,7 +352,7 @@ def moved(d: Draft, p: Position, no: int) -> None:
     if p.stopping:
         d.put_effect(d.effect(no)._replace(status="waiting"))
         return fan.stopped(d, p)
-    effect = d.issue(d.effect(no))
+    effect = d.issue(d.put_effect(d.effect(no)._replace(status="waiting", boot=None, place=None)))
     if p.phase is Phase.ACTING:
         d.put(issued(d, p))
     elif effect.status == "waiting":
