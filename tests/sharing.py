@@ -122,7 +122,7 @@ class Sharing:
             plan, run, Moment(self.now, self.clock, self.boot, driver.place, 0.5), Evaluator(), None, group if queued else None
         )
         birth = Birth(
-            canonical_text(plan), digest(plan), "", "p", self.folder, "b", {"env": {}, "base": {}, "durun": "t"}, 1, None, group
+            canonical_text(plan), digest(plan), "", "p", self.folder, "b", {"env": {}, "base": {}, "durun": "t"}, 1, group=group
         )
         held = Store(self.file).create(birth, move, driver, self.now, queued=queued)
         at = Checkpoint(run)
