@@ -23,12 +23,14 @@ from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
 from durun.machine.draft import Evaluate, fits, holders
 from durun.machine.events import (
+    AcceptDrift,
     AfterRestore,
     Alive,
     Answer,
     Cancel,
     Compensate,
     CouldNotStart,
+    Drifted,
     Due,
     Ended,
     Go,
@@ -56,7 +58,7 @@ from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
 from durun.store.onces import begun
-from durun.store.runs import Held, Judged, Note, Store
+from durun.store.runs import Held, Judged, Note, Pinned, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered, or shares something
@@ -239,6 +241,7 @@ class Engine:
         self.watch: Callable[[Checkpoint, Move], None] = lambda _at, _move: None
         self.tick: Callable[[], None] = lambda: None  # called whenever the loop comes round, five times a second at least
         self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
+        self.until: Callable[[], bool] = lambda: False  # whether it is driven no further
         self.hold = False  # True: nothing new is begun
         self.turns = turns_of(store, plan, held.no)  # what it shares with other runs
         self._owed: list[int] = []  # what is to be undone, the youngest last
@@ -428,6 +431,8 @@ class Engine:
         while True:
             self._sign()
             self.tick()
+            if self.until():
+                return
             self.deliver()
             if self.signals.told:
                 if self._leave():
@@ -458,7 +463,7 @@ class Engine:
         if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
             self.move(Rebooted())
         for p in list(self.at.positions.values()):
-            if p.phase is Phase.HELD:
+            if p.phase is Phase.HELD and not self.at.run.held_up():
                 self.move(Settle(p.scope))
         over = self._over_in()
         if over is not None and over <= 0:
@@ -515,8 +520,9 @@ class Engine:
         if self.at.run.status is not Status.COMPENSATING or any(is_undo(p) for p in self.at.positions.values()):
             return None
         no = self.held.no
+        back = (self.at.run.undoing or {}).get("rewind")
         while True:
-            self._owed = self._owed or self.store.owed(no)
+            self._owed = self._owed or self._to_undo(back)
             if not self._owed:
                 break
             if self._owed[-1] < 0 and self._once_lives(self._owed[-1]):
@@ -524,7 +530,17 @@ class Engine:
             found = self.store.undo(no, self._owed.pop())
             if found is not None:
                 return NextUndo(*found)
-        return NothingOwed(len(self.store.failed_undos(no)))
+        failed = [effect for effect, _, _ in self.store.failed_undos(no) if back is None or effect in back["effects"]]
+        if back is None or failed:
+            return NothingOwed(len(failed))
+        from durun.store.past import rewinding
+
+        return NothingOwed(0, rewinding(self.store, no, self.plan, self.at, back["state"], back["by"], back["before"])[0])
+
+    def _to_undo(self, back: Json) -> list[int]:
+        """The effects that are still to be undone: all, or only those since the state to which the run goes back."""
+        owed = self.store.owed(self.held.no)
+        return owed if back is None else [no for no in owed if no in back["effects"]]
 
     def _once_lives(self, effect: int) -> bool:
         """Whether a once that a step left behind is still under way: what becomes of it is waited for."""
@@ -638,7 +654,9 @@ class Engine:
             self.move()
 
     def _paused(self) -> bool:
-        return self.at.run.status is Status.PAUSED or self.at.run.restored is not None
+        """Whether nothing goes on until a person says so: it is paused or restored, or its tools have drifted."""
+        run = self.at.run
+        return run.status is Status.PAUSED or run.restored is not None or run.held_up()
 
     def _moving(self) -> bool:
         """Whether the run would go on at once: then Ctrl-C pauses it. One that only waits is left to wait."""
@@ -662,6 +680,10 @@ def event_of(note: Note) -> Happening:
             return Pause(note.by, data.get("reason", ""))
         case "resume":
             return TakeUp()
+        case "drifted":
+            return Drifted(data["found"], data["words"])
+        case "accept_drift":
+            return AcceptDrift(data["found"], data["words"], note.by)
         case "resolve":
             return Resolve(**{**data, "effects": tuple(data.get("effects", ()))}, by=note.by)
     raise NotPossible(f"nobody knows what the note {note.kind!r} asks for")
@@ -674,6 +696,20 @@ def hear(plan: Plan, at: Checkpoint, note: Note, moment: Moment, evaluate: Evalu
     except Refusal as e:
         said = Event("refused", "", None, None, None, {"asked": note.kind, "by": note.by, "why": str(e)})
         return Move(at.run, history=[said])
+
+
+def tools_now(pinned: Pinned, run: Run) -> Drifted | None:
+    """What the pinned tools of a run say now; None where it has none."""
+    if not run.tools:
+        return None
+    from durun.effects.tools import asked
+    from durun.outbox import environment
+    from durun.pins import drifted
+    from durun.plan.canonical import tools_of
+
+    tools = {name: argv for name, argv in tools_of(pinned.plan).items() if name in run.tools}
+    words = asked(tools, *environment(pinned.plan, pinned.pins["base"], pinned.pins["env"]), pinned.directory)
+    return Drifted(drifted(run.tools, words), words)
 
 
 class Told(NamedTuple):

@@ -37,6 +37,7 @@ from durun.machine.model import Effect, Run
 from durun.machine.scope import path_of
 from durun.machine.secrets import filled
 from durun.plan.digest import canonical_text
+from durun.store.file import File
 from durun.store.runs import Pinned
 
 Json = Any
@@ -66,6 +67,10 @@ class usable:
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if isinstance(error, OSError):
             raise StoreUnusable(unusable(self._folder, error.errno or 0)) from None
+
+
+def _no_tree(tree: str) -> str:
+    raise StoreUnusable(f"the pinned files {tree[:12]} are not in the database")
 
 
 def unusable(folder: str, number: int) -> str:
@@ -105,7 +110,8 @@ class Deliverer:
         self._own = {commands.place}  # the places of this driver
         base = pinned.pins["base"]
         self._env = {**base, **pinned.pins["env"]}
-        self._without = (*(name for name in PINNED if name not in base), *self.secrets.names)
+        self._without = (*(name for name in PINNED if name not in base), "DURUN_FILES", *self.secrets.names)
+        self.tree: Callable[[str], str] = _no_tree  # where the pinned files of a tree lie, laid out and whole
 
     @property
     def place(self) -> str:
@@ -154,7 +160,13 @@ class Deliverer:
         return f"{self.no}.{effect.no}.{effect.attempt}"
 
     def _request(self, run: Run, effect: Effect, r: Json, token: str, number: int) -> Request:
-        argv = r["argv"] if "argv" in r else [*SHELLS[r["shell"]], r["script"], "durun"]
+        argv = list(r["argv"]) if "argv" in r else [*SHELLS[r["shell"]], r["script"], "durun"]
+        files = {}
+        if "files" in r:
+            with usable(self.commands.folder):
+                files["DURUN_FILES"] = self.tree(r["files"])
+            for n in r.get("pinned", ()):
+                argv[n] = os.path.join(files["DURUN_FILES"], argv[n].removeprefix("./"))
         env = {
             **self._env,
             **r["env"],
@@ -166,6 +178,7 @@ class Deliverer:
             "DURUN_OUTPUT": self.commands.data_path(number),
             "DURUN_HEARTBEAT": self.commands.alive_path(number),
             "DURUN_DB": self.path,
+            **files,
         }
         stdin = r.get("stdin")
         if "stdin_base64" in r:
@@ -447,6 +460,22 @@ class Deliverer:
         if self._sender is not None:
             self._sender.close()
             self._sender = None
+
+
+def environment(plan: Json, base: dict[str, str], env: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(what lies over the environment of a run's commands, what is taken out of it)."""
+    return {**base, **env}, (*(name for name in PINNED if name not in base), *(spec["name"] for spec in plan.get("secrets", [])))
+
+
+def with_files(deliverer: Deliverer, file: File) -> Deliverer:
+    """The deliverer of a run, which finds its pinned files: laid out from the database when a command needs them."""
+    if "trees" in deliverer.pinned.pins:
+        from durun.effects.pinned import Trees
+        from durun.store import pinned
+
+        trees = Trees(file.folder, lambda digest: pinned.tree(file, digest), lambda digest: pinned.content(file, digest))
+        deliverer.tree = trees.at
+    return deliverer
 
 
 def ran(begun: Begun, awake: float, boot: float) -> float:

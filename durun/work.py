@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from durun.effects.command import Commands, Full, KeeperGone
-from durun.engine import SIGN, Engine, Signals, World, new_place
+from durun.engine import SIGN, Engine, Signals, World, new_place, tools_now
 from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
 from durun.machine.model import TERMINAL, Run, Status
 from durun.messages import Delivery
-from durun.outbox import VAIN, Deliverer, new_commands, usable
+from durun.outbox import VAIN, Deliverer, new_commands, usable, with_files
 from durun.plan.canonical import has_messages
 from durun.plan.expressions import Evaluator
 from durun.store import read
@@ -293,13 +293,17 @@ class Work:
         engine.delivery = slot.delivery
         self.slots[no] = slot
         slot.seq = held.seq
+        said = tools_now(pinned, at.run) if at.run.undoing is None else None
+        if said is not None and (said.found or at.run.drift is not None):
+            engine.move(said)
         engine.begin_driving()
 
     def _slot(self, no: int, pinned: Pinned, run: Run) -> Slot:
         plans = self._plan(pinned, run.id)
         deliverer = Deliverer(self.commands, no, pinned, self.store.file.path, new_place, self.world.boot)
+        with_files(deliverer, self.store.file)
         delivery = None
-        if has_messages(plans.plan):
+        if has_messages(plans.plan) or pinned.pins.get("messages"):
             messages = Messages(self.store.file, self.store.effect)
             delivery = Delivery(
                 messages, no, run, deliverer, lambda: self._moment(deliverer), self.place, self._alive,

@@ -19,14 +19,15 @@ MAY = {
     "errors": set(),
     "plan": {"errors"},
     "machine": {"errors", "plan"},
+    "pins": {"errors", "plan", "machine"},
     "store": {"errors", "plan", "machine"},
     "effects": {"errors", "plan", "machine"},
     "outbox": {"errors", "plan", "machine", "store", "effects"},
     "messages": {"errors", "plan", "machine", "store", "effects", "outbox"},
-    "engine": {"errors", "plan", "machine", "store", "effects", "outbox", "messages"},
+    "engine": {"errors", "plan", "machine", "pins", "store", "effects", "outbox", "messages"},
     "work": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine"},
     "render": {"errors", "plan", "machine", "store"},
-    "cli": {"errors", "plan", "machine", "store", "effects", "outbox", "messages", "engine", "work", "render"},
+    "cli": {"errors", "plan", "machine", "pins", "store", "effects", "outbox", "messages", "engine", "work", "render"},
 }
 DOORS = {
     "apsw": ("store",),

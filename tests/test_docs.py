@@ -144,7 +144,7 @@ def test_every_name_of_an_error_is_documented() -> None:
 def told() -> dict[str, set[str]]:
     """Kind of event -> the data it is told with."""
     found: dict[str, set[str]] = {}
-    for name, call in calls("machine/*.py", "engine.py"):
+    for name, call in calls("machine/*.py", "engine.py", "pins.py"):
         if name in ("tell", "Event") and call.args and isinstance(call.args[0], ast.Constant):
             data = {k.arg for k in call.keywords if k.arg}
             if name == "Event" and isinstance(call.args[-1], ast.Dict):

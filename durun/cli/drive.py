@@ -18,7 +18,7 @@ from durun.errors import Held as HeldByAnother
 from durun.machine.events import Cancel, Compensate
 from durun.machine.model import TERMINAL, Checkpoint, Move, Run, Status, apply
 from durun.plan import LANGUAGE
-from durun.plan.canonical import Plan, has_messages, has_requests, pinned_names, states_of
+from durun.plan.canonical import Plan, has_messages, has_requests, has_tools, pinned_names, states_of
 from durun.plan.expressions import Evaluator
 from durun.plan.names import RUN_ID
 from durun.store import read
@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
     from durun.cli.live import Live
     from durun.messages import Delivery
+    from durun.plan.load import Loaded
 
 Json = Any
 
@@ -51,10 +52,19 @@ def start(
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
     path, text = where(db), text_of(plan)
     file = opened(path) if not dry_run and os.path.exists(path) else None
-    found, source, mark = _read(text, "stdin" if plan == "-" else plan, file)
+    found, source, mark, loaded = _read(text, "stdin" if plan == "-" else plan, file)
     values = input_values(found, _given(found, set or [], input))
-    birth = _birth(found, source, plan, values)._replace(mark=mark, named=id is not None, group=_group(found, values))
+    birth = birth_of(found, source, plan, values)
+    birth = birth._replace(mark=mark, named=id is not None, group=_group(found, values))
+    if loaded is not None and mark is None:
+        from durun.cli.pinned import with_files
+
+        birth = with_files(birth, loaded)
     run, types = _newborn(found, id, birth, values)
+    if has_tools(found) and (id is None or file is None or Store(file).id_of(id) is None):
+        from durun.cli.pinned import words_of
+
+        run = run._replace(tools=words_of(found, birth.pins["base"], birth.pins["env"], birth.directory))
     if dry_run:
         if os.path.exists(path):
             _would_be(opened(path), birth, id, run.name)
@@ -96,18 +106,18 @@ def _group(plan: Plan, values: Json) -> str | None:
     return name
 
 
-def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | None]:
-    """The plan of a text, the text, and what it is known by from now on. Raises PlanRefused."""
+def _read(text: bytes, name: str, file: File | None) -> tuple[Plan, str, str | None, Loaded | None]:
+    """The plan of a text, the text, what it is known by from now on, and all that was read where it was. Raises PlanRefused."""
     from durun.cli import known
 
     mark = known.mark_of(text)
     before = read.checked(file, mark) if file is not None else None
     if before is not None:
-        return *before, None
+        return *before, None, None
     from durun.plan.load import load
 
     loaded = load(text, name)
-    return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None
+    return loaded.plan, loaded.source, mark if known.can_be(loaded.plan) else None, loaded
 
 
 def _busy(plan: Plan, other: Grouped, *, json: bool) -> int:
@@ -240,8 +250,10 @@ def read_file(file: str) -> bytes:
         raise PlanRefused(f"{file} cannot be read: {os.strerror(e.errno or 0)}") from None
 
 
-def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
+def birth_of(plan: Plan, source: str, file: str, values: Json) -> Birth:
     """What the run takes with it: plan, directory, environment."""
+    import hashlib
+
     from durun import __version__
     from durun.effects.boot import host
     from durun.outbox import PINNED
@@ -256,7 +268,10 @@ def _birth(plan: Plan, source: str, file: str, values: Json) -> Birth:
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
-    pins = {"env": env, "base": base, "durun": __version__, "host": host(), **({"secrets": secrets} if secrets else {})}
+    texts = {"": hashlib.sha256(source.encode("utf-8")).hexdigest()}
+    pins = {"env": env, "base": base, "durun": __version__, "host": host(), "texts": texts}
+    if secrets:
+        pins["secrets"] = secrets
     text, plan_digest = canonical_text(plan), digest(plan)
     try:
         at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
@@ -351,9 +366,9 @@ def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
 
 
 def resume(
-    runs: list[str] | None = None, *, all: bool = False, concurrency: int = 4, from_: str | None = None, detach: bool = False,
-    after_restore: bool = False, wait: bool = False, no_wait: bool = False, quiet: bool = False, json: bool = False,
-    db: str | None = None,
+    runs: list[str] | None = None, *, all: bool = False, concurrency: int = 4, from_: str | None = None,
+    accept_drift: bool = False, detach: bool = False, after_restore: bool = False, wait: bool = False, no_wait: bool = False,
+    quiet: bool = False, json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
     """Go on with runs where they stood: after a crash, a pause, a failure, or when their time has come.
 
@@ -365,13 +380,15 @@ def resume(
         raise Usage("name the runs, or say --all")
     if from_ is not None and len(runs) != 1:
         raise Usage("--from goes with one run")
+    if accept_drift and len(runs) != 1:
+        raise Usage("--accept-drift goes with one run")
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
     path = where(db)
     if len(runs) == 1 and not detach:
         with driver(path, create=False, quiet=quiet) as d:
-            no = read.number(d.file, runs[0])
-            return d.go_on(no, no_wait=no_wait, sit=wait, start_at=from_, after_restore=after_restore, json=json)
+            more: dict[str, Json] = {"start_at": from_, "accept_drift": accept_drift, "after_restore": after_restore}
+            return d.go_on(read.number(d.file, runs[0]), no_wait=no_wait, sit=wait, json=json, **more)
     if wait and not detach:
         raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
     from durun.cli import several
@@ -379,9 +396,10 @@ def resume(
 
     file = opened(db)
     chosen = several.held_or_due(file, after_restore) if all else [(read.number(file, run), "any") for run in runs]
-    options = {"no_wait": no_wait, "sit": wait, "after_restore": after_restore}
+    options: dict[str, Json] = {"no_wait": no_wait, "sit": wait, "after_restore": after_restore}
     if detach:
-        codes = [send_off(file, no, {**options, "start_at": from_, "take_up": how}, quiet=quiet) for no, how in chosen]
+        options |= {"start_at": from_, "accept_drift": accept_drift}
+        codes = [send_off(file, no, {**options, "take_up": how}, quiet=quiet) for no, how in chosen]
     else:
         more = {"after_restore": True} if after_restore else {}
         codes = several.drive(file, chosen, no_wait=no_wait, concurrency=concurrency, quiet=quiet, more=more)
@@ -483,10 +501,11 @@ class DriverProcess:
 
     def go_on(
         self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any",
-        after_restore: bool = False,
+        after_restore: bool = False, accept_drift: bool = False,
     ) -> int:  # fmt: skip
         """Takes a run over and drives it from where it stands. `take_up`: any, or only what is `paused`, or was `held`
-        with the whole file, or none: then a run that was paused or has failed stays so."""
+        with the whole file, or none: then a run that was paused or has failed stays so. `accept_drift`: a person goes on with
+        what its tools say now."""
         self.notice()
         summary = read.summary(self.file, no, self.alive)
         if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
@@ -495,20 +514,32 @@ class DriverProcess:
                 self.deliver(no)
             return self._show(no, json=json)
         if start_at is None and self._is_sat_out(summary):
-            code = self._wake(summary, json=json)
+            code = self._wake(summary, accept=accept_drift, json=json)
             if code is not None:
                 return code
         engine = self.take(no, to_drive=True, after_restore=after_restore)
         with self._watched(engine, json=json), self._given_back(engine):
             engine.after_restore(person() if engine.at.run.restored is not None else "")
+            then = self._looked_at(engine, accept=accept_drift)
             run = engine.at.run
             paused = take_up == "paused" and run.status is Status.PAUSED
             if take_up == "any" or paused or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
                 engine.take_up(start_at)
+            then()
             self.held()
             self._drive(engine, wait=not no_wait, sit=sit, json=json)
         self.due = engine.next_due() if engine.at.run.status is Status.WAITING else None
         return self._end(engine, json=json)
+
+    def _looked_at(self, engine: Engine, *, accept: bool) -> Callable[[], None]:
+        """Says what differs on disk, and asks the tools of a run that is taken up; what is given back is done once it is."""
+        from durun.cli import pinned
+
+        of = self.store.pinned(engine.held.no)
+        said = "" if self.quiet else pinned.changes(of, of.pins.get("taken_at", engine.at.run.started_at))
+        if said:
+            say(f"{self.name}run {engine.at.run.id}: {said} since it started: it goes on with what it took with it")
+        return pinned.ask_tools(engine, of, accept=accept)
 
     @contextmanager
     def _given_back(self, engine: Engine) -> Iterator[None]:
@@ -525,14 +556,20 @@ class DriverProcess:
             return False
         return s.reason not in ("in_doubt", "keeps_dying") and self.alive(str(s.driver))
 
-    def _wake(self, s: read.Summary, *, json: bool) -> int | None:
+    def _wake(self, s: read.Summary, *, accept: bool, json: bool) -> int | None:
         """Has the driver that sits it out go on, and waits with it. None where that driver left and has not heard."""
         import time
 
         hold = read.hold(self.file)
         if hold is not None:
             raise NeedsPerson(f"all runs in {self.file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
-        self.store.add_note(s.no, "resume", {}, person(), self.world.now())
+        kind: str = "resume"
+        data: Json = {}
+        if s.reason == "drift":
+            from durun.cli.pinned import word_of_drift
+
+            kind, data = word_of_drift(self.store, s.no, accept=accept)
+        self.store.add_note(s.no, kind, data, person(), self.world.now())
         while not self.signals.told:
             time.sleep(0.05)
             now = read.summary(self.file, s.no, self.alive)
@@ -578,19 +615,21 @@ class DriverProcess:
         return self._engine(held, pinned.plan, Evaluator(), at, pinned)
 
     def _engine(self, held: Held, plan: Plan, evaluate: Evaluator, at: Checkpoint, pinned: Pinned | None = None) -> Engine:
-        from durun.outbox import Deliverer
+        from durun.outbox import Deliverer, with_files
 
         preload(plan, draws=self.draws)
         pinned = pinned or self.store.pinned(held.no)
         if self._deliverer is not None:
             self.commands = self._deliverer.commands
-        self._deliverer = Deliverer(self.commands, held.no, pinned, self.file.path, new_place, self.world.boot)
+        self._deliverer = with_files(
+            Deliverer(self.commands, held.no, pinned, self.file.path, new_place, self.world.boot), self.file
+        )
         engine = Engine(self.store, self._deliverer, self.world, plan, evaluate, held, at)
         engine.signals = self.signals
         if engine.turns is not None:
             engine.turns.alive = self.alive
         engine.watch = self._say_move
-        if has_messages(plan):
+        if has_messages(plan) or pinned.pins.get("messages"):
             engine.delivery = self._delivery(held.no, at.run)
         return engine
 
@@ -651,13 +690,13 @@ class DriverProcess:
     def deliver(self, no: int) -> int:
         """Delivers what is due of a run's messages, whoever drives it. How many were given up."""
         from durun.messages import deliver
-        from durun.outbox import Deliverer
+        from durun.outbox import Deliverer, with_files
 
         self.notice()
         pinned, run = self.store.pinned(no), self.store.load(no).run
         refuse_stranded(pinned, run.id)
         preload(pinned.plan)
-        self._deliverer = Deliverer(self.commands, no, pinned, self.file.path, new_place, self.world.boot)
+        self._deliverer = with_files(Deliverer(self.commands, no, pinned, self.file.path, new_place, self.world.boot), self.file)
         delivery = self._delivery(no, run)
         self.keep = True
         deliver(delivery, self._deliverer, lambda: self.signals.told, self.signals.wake)

@@ -3,7 +3,7 @@
 Rules:
 - what was found of a text holds for this durun alone: its version, and the files that check a plan as they lie here, are part of
   the mark
-- a plan that calls others is always read anew: those may have changed while its own text has not
+- a plan that calls others or pins files is always read anew: those may have changed while its own text has not
 - nothing that was refused is remembered, and a plan is remembered in the transaction that stores its run
 """
 
@@ -29,4 +29,4 @@ def mark_of(text: bytes) -> str:
 
 def can_be(found: Plan) -> bool:
     """Whether a plan may be known by its text alone."""
-    return not any("plan" in state for state in states_of(found))
+    return "files" not in found["pins"] and not any("plan" in state for state in states_of(found))

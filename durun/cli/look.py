@@ -16,6 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    Json = Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
     "compensated",
@@ -93,10 +99,12 @@ def _say_stranded(lines: list[read.Summary], *, quiet: bool) -> None:
 def show(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one run: what happened, what is certain, what is not, what can be done."""
     file = opened(db)
-    doc = document(file, read.number(file, run))
+    no = read.number(file, run)
+    doc = document(file, no)
     if json:
         _json(doc)
     else:
+        doc["changed"] = _changes(file, no, doc)
         from durun.render.text import fitted
         from durun.render.text import show as drawn
 
@@ -105,6 +113,19 @@ def show(run: str, *, json: bool = False, db: str | None = None) -> int:
         else:
             print(drawn(doc))
     return 0
+
+
+def _changes(file: File, no: int, doc: dict[str, Json]) -> str:
+    """What differs on disk from what a run took with it, in words; of one that has ended nothing is asked."""
+    if doc["status"] in read.ENDED and doc["status"] != "failed":
+        return ""
+    from durun.cli import disk
+    from durun.plan.units import moment
+
+    texts, taken_at = read.taken(file, no)
+    pins = doc["pins"]
+    since = taken_at if taken_at is not None else moment(doc["created_at"])
+    return disk.changes(pins["file"], pins["directory"], texts, pins["files"], since)
 
 
 def _painted(text: str) -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 from durun.cli.common import alive_in, now, opened
 from durun.cli.reader import out_json, say
+from durun.effects.pinned import sweep
 from durun.errors import NoSuchRun, NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
+from durun.store.pinned import known
 
 Json = Any
 WHY = {
@@ -41,6 +43,7 @@ def db_prune(
         say(f"run {run} was pruned before: its id is forgotten now, and begins a new run when it is given again")
         return 0
     found = prune(file, alive, at, only=only, before=at - age + 1, forget=forget_id)
+    sweep(file.folder, known(file))
     if json:
         out_json(
             {

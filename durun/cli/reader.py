@@ -26,6 +26,7 @@ COMMANDS = {
     "work": "work",
     "outbox ls": "outbox", "outbox show": "outbox", "outbox deliver": "outbox", "outbox retry": "outbox", "outbox drop": "outbox",
     "once": "once",
+    "migrate": "migrate", "rewind": "rewind",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
     "db backup": "database", "db restore": "database", "db prune": "prune", "drain": "drain",
 }  # fmt: skip

@@ -40,17 +40,23 @@ def lasting(d: Draft, p: Position, given: int | str | None) -> int | None:
 
 def begin(d: Draft, p: Position, state: State) -> None:
     """Asks: from now on it stands until somebody answers, or its time is over."""
-    asked, names = state["approval"], d.names(p.scope, visit=p.visit)
-    shown: dict[str, Json] = {"message": d.evaluate.text(asked["message"], names), "options": asked["options"]}
-    if "data" in asked:
-        shown["data"] = d.evaluate.value(asked["data"], names)
-    if "schema" in asked:
-        shown["schema"] = asked["schema"]
+    wants = shown(d, p, state)
     length = lasting(d, p, state.get("timeout"))
-    shown["digest"] = digest({"run": d.run.id, "path": path_of(p.scope, p.state), "visit": p.visit, "shown": shown})[:16]
-    p = p._replace(phase=Phase.ASKED, target=None, wants=shown)
+    p = p._replace(phase=Phase.ASKED, target=None, wants=wants)
     d.put(p if length is None else walk.timed(d, p, d.moment.now + length, length))
-    d.tell("asked", p, None, message=shown["message"], data=shown.get("data"), digest=shown["digest"], due=d.position(p.scope).due)
+    d.tell("asked", p, None, message=wants["message"], data=wants.get("data"), digest=wants["digest"], due=d.position(p.scope).due)
+
+
+def shown(d: Draft, p: Position, state: State) -> dict[str, Json]:
+    """What is asked, with its digest. Raises ExpressionError."""
+    asked, names = state["approval"], d.names(p.scope, visit=p.visit)
+    out: dict[str, Json] = {"message": d.evaluate.text(asked["message"], names), "options": asked["options"]}
+    if "data" in asked:
+        out["data"] = d.evaluate.value(asked["data"], names)
+    if "schema" in asked:
+        out["schema"] = asked["schema"]
+    out["digest"] = digest({"run": d.run.id, "path": path_of(p.scope, p.state), "visit": p.visit, "shown": out})[:16]
+    return out
 
 
 def over(d: Draft, p: Position) -> None:

@@ -21,10 +21,10 @@ The core owns what happens next and whether something is allowed; the edge owns 
 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
 that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
-says what `undo` makes of it. TimeOver, RanOn, Rebooted, NotStopped and Looked speak of the run as a whole: with the last one,
-and with every other, what is queued begins where it has its turn. OnceInDoubt is heard where its attempt is under way, and
-dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not in the table raises
-NotPossible, and then nothing has changed.
+says what `undo` makes of it. TimeOver, RanOn, Rebooted, NotStopped, Drifted, AcceptDrift, Rewind and Looked speak of the run as a
+whole: with the last one, and with every other, what is queued begins where it has its turn. OnceInDoubt is heard where its attempt
+is under way, and dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not in the
+table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,25 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import asks, clock, control, doubt, message, once_step, request, restored, signals, stopping, undo, walk
+from durun.machine import (
+    asks,
+    clock,
+    control,
+    doubt,
+    drift,
+    message,
+    once_step,
+    request,
+    restored,
+    rewind,
+    signals,
+    stopping,
+    undo,
+    walk,
+)
 from durun.machine.draft import Draft, Evaluate, fits, holders
 from durun.machine.events import (
+    AcceptDrift,
     AfterRestore,
     Alive,
     Answer,
@@ -42,6 +58,7 @@ from durun.machine.events import (
     Cancel,
     Compensate,
     CouldNotStart,
+    Drifted,
     Due,
     Ended,
     Go,
@@ -58,6 +75,7 @@ from durun.machine.events import (
     RanOn,
     Rebooted,
     Resolve,
+    Rewind,
     Settle,
     Signal,
     TakeUp,
@@ -118,6 +136,12 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
             clock.ran_on(d, event.effect)
         case Rebooted():
             clock.rebooted(d)
+        case Drifted():
+            drift.found(d, event)
+        case AcceptDrift():
+            drift.accepted(d, event)
+        case Rewind():
+            rewind.wanted(d, event)
         case Resolve() if d.run.undoing is not None:
             undo.resolve(d, event)
         case Resolve():

@@ -102,6 +102,8 @@ class Draft:
         return scopes.level(self.plan, scope) if scope else self.plan
 
     def state(self, position: Position) -> State:
+        if position.left is not None:
+            return position.left["compensate"]  # type: ignore[no-any-return]
         level = scopes.level(self.plan, position.scope) if position.scope else self.plan
         return level["states"][position.state]
 
@@ -377,6 +379,8 @@ class Draft:
         else:
             touched = any(p is not None and moves(p) for p in self.move.positions.values())
             status, reason = (Status.RUNNING, None) if touched else status_of(self.active())
+        if run.held_up():
+            status, reason = Status.BLOCKED, "drift"
         if run.cancel is not None and "pids" in run.cancel:
             status, reason = Status.BLOCKED, "not_stopped"
         self.set_run(status=status, reason=reason, updated_at=self.moment.now)
@@ -431,7 +435,10 @@ def count(found: Holders, scope: str, p: Position | None) -> None:
 
 
 def fits(plan: Plan, found: Holders, scope: str) -> bool:
-    """Whether an effect may begin here now: in every map and parallel around it there is a place for its item or branch."""
+    """Whether an effect may begin here now: in every map and parallel around it there is a place for its item or branch. There is
+    one undo at a time, and what it undoes may have stood in a state that the plan has no more."""
+    if scope.endswith("~"):
+        return True
     for part in scopes.parts(scope):
         if part.kind == "once":
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from durun.machine.model import Effect, Undo
+from durun.machine.model import Effect, StateRow, Undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,10 +135,24 @@ class NextUndo(NamedTuple):
     undo: Undo
 
 
+class Rewind(NamedTuple):
+    """A person wants the run back at a state of its own, with its data as it was before a row of the history."""
+
+    state: str
+    before: int
+    vars: Json
+    error: Json
+    rows: tuple[StateRow, ...]  # what was remembered of its states
+    effects: tuple[int, ...]  # those begun since
+    undo: bool = False  # undone first
+    by: str = ""
+
+
 class NothingOwed(NamedTuple):
-    """Nothing is left to undo, but what failed."""
+    """Nothing is left to undo, but what failed. `back`: where the run goes then, where it is to be rewound."""
 
     failed: int
+    back: Rewind | None = None
 
 
 class Pause(NamedTuple):
@@ -167,6 +181,21 @@ class NotStopped(NamedTuple):
 
     pids: tuple[int, ...]
     keeper: int | None = None
+
+
+class Drifted(NamedTuple):
+    """What the pinned tools say now, at a resume. `found`: [{tool, was, now}] of those that say something else than before."""
+
+    found: Json
+    words: Json  # name -> {said} or {failed}
+
+
+class AcceptDrift(NamedTuple):
+    """A person goes on with the tools as they are now."""
+
+    found: Json
+    words: Json
+    by: str = ""
 
 
 class Resolve(NamedTuple):
@@ -255,5 +284,8 @@ Happening = (
     | Rebooted
     | NotStopped
     | OnceInDoubt
+    | Drifted
+    | AcceptDrift
+    | Rewind
     | Word
 )

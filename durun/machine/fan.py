@@ -78,7 +78,7 @@ def _under_way(p: Position) -> int:
 
 def begin_more(d: Draft, path: str) -> None:
     """Begins further branches or items, in order, as many as there are places."""
-    outer, name = _split(path)
+    outer, name = split(path)
     p = d.found(outer)
     if p is None or p.phase is not Phase.INSIDE or p.state != name or p.closing or d.run.cancel is not None:
         return
@@ -95,7 +95,7 @@ def begin_more(d: Draft, path: str) -> None:
         taken += 1
 
 
-def _split(path: str) -> tuple[str, str]:
+def split(path: str) -> tuple[str, str]:
     """The scope and the name of the state at a path; that of a once, which holds nothing, is none."""
     if scope.once_of(path) is not None:
         return "", ""

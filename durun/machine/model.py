@@ -44,7 +44,7 @@ KINDS = (
     "blocked", "resolved", "caught", "assigned", "cancel_asked", "refused", "paused", "resumed", "succeeded", "failed",
     "cancelled", "begun_inside", "child_begun", "succeeded_inside", "failed_inside", "stopped_inside", "compensating", "undoing",
     "undone", "undo_failed", "undo_not_needed", "compensated", "asked", "answered", "listening", "signal", "taken", "signals_left",
-    "time_over", "told", "not_told", "queued",
+    "time_over", "told", "not_told", "queued", "drifted", "drift_accepted", "drift_over", "migrated", "rewound",
 )  # fmt: skip
 
 
@@ -126,6 +126,7 @@ class Position(NamedTuple):
     owed: Json = None  # of an undo that is settled first: [request, key, error], rendered as far as it could be
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
     wants: Json = None  # ASKED: the question; LISTENING: the signal and its longest silence; QUEUED: its limit or group
+    left: Json = None  # of an undo: its state as the plan had it which the run has left meanwhile
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
     onces: Json = None  # the names of those of this attempt that are in doubt
 
@@ -295,6 +296,12 @@ class Run(NamedTuple):
     next_signal: int = 1
     updated_at: int = 0
     ended_at: int | None = None
+    tools: Json = None  # what each pinned tool says of itself: name -> {said} or {failed}, perhaps {seen}
+    drift: Json = None  # [{tool, was, now}] where that is something else now, and a person must look
+
+    def held_up(self) -> bool:
+        """Whether nothing goes on until a person has looked at what its tools say now."""
+        return self.drift is not None and self.cancel is None and self.undoing is None
 
 
 class Checkpoint:

@@ -134,9 +134,18 @@ def plan_scope(scope: str) -> str:
 
 
 def level(plan: Plan, scope: str) -> Level:
-    """The states that a scope walks through, as the plan has them."""
+    """The states that a scope walks through, as the plan has them. That of an undo may be of a plan that the run has left."""
     if not scope:
         return plan
+    if scope.endswith("~"):
+        try:
+            return _level(plan, scope)
+        except (KeyError, StopIteration):
+            return {"start": "undo", "states": {}}
+    return _level(plan, scope)
+
+
+def _level(plan: Plan, scope: str) -> Level:
     at: Json = plan
     for part in parts(scope):
         if part.kind == "once":

@@ -129,7 +129,7 @@ def begin(d: Draft, by: str) -> None:
     d.todo.clear()
     paused = d.run.status is Status.PAUSED  # nothing is undone before somebody resumes it
     status, reason = (Status.PAUSED, d.run.reason) if paused else (Status.COMPENSATING, None)
-    d.set_run(status=status, reason=reason, undoing={"by": by, "failed": False}, cancel=None, ended_at=None)
+    d.set_run(status=status, reason=reason, undoing={"by": by, "failed": False}, cancel=None, ended_at=None, drift=None)
     d.tell("compensating", None, None, by=by)
 
 
@@ -168,7 +168,11 @@ def take_next(d: Draft, event: NextUndo) -> None:
         raise NotPossible(f"run {d.run.id}: there is nothing to undo now")
     effect, undo = event.effect, event.undo
     inner = scope.undo(scope.path_of(effect.scope, effect.state))
-    p = d.put(Position(inner, "undo", effect.visit, Phase.READY, effect=effect.no, entered_at=d.moment.now, settling=True))
+    left = (undo.request or {}).get("left")
+    if left is not None:  # the plan says something else of this state by now, or nothing
+        undo = undo._replace(request={k: v for k, v in undo.request.items() if k != "left"} or None)
+    stands = Position(inner, "undo", effect.visit, Phase.READY, effect=effect.no, entered_at=d.moment.now, settling=True, left=left)
+    p = d.put(stands)
     d.put_effect(effect)
     if undo.status == "registered":
         return _settle(d, p, effect, undo)
@@ -213,6 +217,8 @@ def ask_probe(d: Draft, p: Position) -> None:
 
 def original(d: Draft, p: Position) -> State:
     """The state whose effect an undo position is about."""
+    if p.left is not None:
+        return p.left  # type: ignore[no-any-return]
     part = scope.parts(p.scope)[-1]
     if part.kind == "once":
         return ONCE  # type: ignore[no-any-return]
@@ -308,6 +314,11 @@ def ended(d: Draft, event: NothingOwed) -> None:
         d.set_run(undoing={**d.run.undoing, "failed": True})
         d.tell("blocked", None, None, reason="undo_failed")
         return
+    if "rewind" in d.run.undoing:
+        from durun.machine import rewind
+
+        assert event.back is not None
+        return rewind.back(d, event.back)
     d.set_run(status=Status.COMPENSATED, reason=None, undoing=None, ended_at=d.moment.now, updated_at=d.moment.now)
     d.tell("compensated", None, None)
 

@@ -20,7 +20,7 @@ from durun.machine.outcome import (
     of_no_start,
     output_of,
 )
-from durun.plan.canonical import ENDS, Act, State
+from durun.plan.canonical import ENDS, Act, State, files_of
 from durun.plan.schema import kind, validate
 
 Json = Any
@@ -279,7 +279,16 @@ def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
                 raise ExpressionError(f"{word}: {problem}") from None
     if capture:
         frozen["capture"] = True
+    if "files" in act:
+        frozen["files"] = act["files"]
+        frozen |= _pinned(frozen.get("argv", []), files_of(d.plan, act["files"]))
     return frozen
+
+
+def _pinned(argv: list[str], files: Json) -> dict[str, Json]:
+    """Which words of a command stand for the pinned copy of a file: those that are just its path."""
+    places = [n for n, word in enumerate(argv) if word.removeprefix("./") in files]
+    return {"pinned": places} if places else {}
 
 
 def begin_waiting(d: Draft, p: Position) -> None:

@@ -13,6 +13,7 @@ Rules of the form:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from posixpath import dirname, join, normpath
 from typing import Any, Literal, NotRequired, TypedDict
 
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
@@ -45,7 +46,7 @@ class Output(TypedDict):
 
 
 class Act(TypedDict):
-    """A command. Exactly one of `argv` and `script` is there."""
+    """A command. Exactly one of `argv` and `script` is there. `files`: the digest of the tree of files that its plan pins."""
 
     argv: NotRequired[list[Template]]
     script: NotRequired[str]
@@ -55,6 +56,7 @@ class Act(TypedDict):
     stdin: NotRequired[Template]
     timeout: NotRequired[int | str]
     heartbeat: NotRequired[int | str]
+    files: NotRequired[str]
 
 
 class Request(TypedDict):
@@ -212,7 +214,12 @@ class Input(TypedDict):
 
 
 class Pins(TypedDict):
+    """What goes with a run. `files`: path -> [SHA-256, mode], as they were when the plan was read; `tools`: name -> argv."""
+
     env: list[str]
+    files: NotRequired[dict[str, Any]]
+    tree: NotRequired[str]  # the digest of `files`
+    tools: NotRequired[dict[str, list[str]]]
 
 
 class Secret(TypedDict):
@@ -250,6 +257,8 @@ class Plan(TypedDict):
     notify: NotRequired[list[Notify]]
     limits: NotRequired[dict[str, Limit]]  # also there, and perhaps empty, where only a plan it calls has some
     group: NotRequired[Group]
+    on_drift: NotRequired[Literal["continue"]]
+    migrations: NotRequired[list[Json]]  # {from: versions, map, set}
     start: str
     states: dict[str, State]
 
@@ -295,6 +304,64 @@ def pinned_names(plan: Plan) -> list[str]:
     """The environment variables that a plan and those it calls take with them."""
     called = [name for state in states_of(plan) if "plan" in state for name in state["plan"]["pinned"]["pins"]["env"]]
     return list(dict.fromkeys([*plan["pins"]["env"], *called]))
+
+
+def plans_of(plan: Plan, file: str = "") -> Iterator[tuple[str, Plan]]:
+    """A plan and those it calls, each with its file, relative to the folder of the first; '' for that itself."""
+    todo: list[tuple[str, Plan]] = [(file, plan)]
+    while todo:
+        at, one = todo.pop()
+        yield at, one
+        for state in own_states(one):
+            if "plan" in state:
+                named = normpath(join(dirname(at), state["plan"]["file"]))
+                todo.append((named, state["plan"]["pinned"]))
+
+
+def own_states(plan: Plan) -> Iterator[State]:
+    """Every state of a plan, those of branches and items too; not those of the plans it calls."""
+    todo: list[Level] = [plan]
+    while todo:
+        for state in todo.pop()["states"].values():
+            yield state
+            todo += state["parallel"]["branches"] if "parallel" in state else []
+            todo += [state["map"]] if "map" in state else []
+
+
+def acts_of(state: State) -> Iterator[Any]:
+    """The commands and requests of a state: its own, its probe, its undo and the probe of that."""
+    undo: Json = state.get("compensate", {})
+    for found in (state.get("act"), state.get("probe"), undo.get("act"), undo.get("probe")):
+        if found is not None:
+            yield found
+
+
+def files_of(plan: Plan, tree: str) -> dict[str, Any]:
+    """The pinned files of the tree with this digest: path -> [SHA-256, mode]."""
+    for _, one in plans_of(plan):
+        if tree == one["pins"].get("tree"):
+            return one["pins"]["files"]
+    return {}
+
+
+def trees_of(plan: Plan) -> dict[str, str]:
+    """The trees of files that a plan and those it calls take with them: file of the plan ('' for the first) -> digest."""
+    return {file: one["pins"]["tree"] for file, one in plans_of(plan) if "tree" in one["pins"]}
+
+
+def tools_of(plan: Plan) -> dict[str, list[str]]:
+    """The tools that a plan and those it calls ask for their words: name -> argv; one of a called plan is named with it."""
+    found: dict[str, list[str]] = dict(plan["pins"].get("tools", {}))
+    for file, one in plans_of(plan):
+        for name, argv in one["pins"].get("tools", {}).items() if file else ():
+            if found.get(name) != argv:
+                found[f"{one['name']}/{name}"] = argv
+    return found
+
+
+def has_tools(plan: Plan) -> bool:
+    """Whether a plan, or one that it calls, asks tools for their words."""
+    return any("tools" in one["pins"] for _, one in plans_of(plan))
 
 
 ENDS = ("succeeded", "failed", "compensated")  # built-in targets of `next`

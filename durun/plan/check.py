@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from durun.plan import http, model
+from durun.plan import http, model, pinned
 from durun.plan.canonical import Plan, State
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
@@ -45,18 +45,20 @@ def read(
     written: dict[str, Json],
     spelt: Mapping[Where, str] = MappingProxyType({}),
     children: Mapping[str, Child] = MappingProxyType({}),
+    files: Mapping[str, Json] = MappingProxyType({}),
 ) -> tuple[Plan | None, list[Found], list[Found]]:  # fmt: skip
     """The canonical plan, the faults, the warnings, at the paths of what was written.
 
     `spelt`: numbers that would not be written as they stand in the text. `children`: the plans it calls, by the file it names.
+    `files`: those it pins.
     """
     data, short = long_form({k: v for k, v in written.items() if not k.startswith("x-")})
-    plan, faults, warnings = _read(data, _numbers(written, spelt), children)
+    plan, faults, warnings = _read(data, _numbers(written, spelt), children, files)
     return plan, [_as_written(f, short) for f in faults], [_as_written(w, short) for w in warnings]
 
 
 def _read(
-    data: dict[str, Json], numbers: Iterator[Found], children: Mapping[str, Child]
+    data: dict[str, Json], numbers: Iterator[Found], children: Mapping[str, Child], files: Mapping[str, Json]
 ) -> tuple[Plan | None, list[Found], list[Found]]:  # fmt: skip
     faults = [*_later(data), *misplaced(data)]
     shaped = None
@@ -73,6 +75,7 @@ def _read(
         *numbers,
         *_children(data, children),
         *_of_notify(data),
+        *pinned.faults(data, files),
         *targets(data),
         *reach(data),
         *schemas(data),
@@ -82,8 +85,9 @@ def _read(
     faults += [f for f in further if f.path not in taken]
     if faults or shaped is None:
         return None, faults, []
-    plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)})
-    return plan, [], [*_warnings(data), *_unused(data), *_unheard(data, children), *rounds(data), *expressions.warnings]
+    plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)}, dict(files))
+    heard = [*_warnings(data), *_unused(data), *_unheard(data, children), *pinned.warnings(data, files)]
+    return plan, [], [*heard, *rounds(data), *expressions.warnings]
 
 
 def called(data: dict[str, Json]) -> Iterator[str]:
@@ -247,7 +251,7 @@ SHAPES: dict[str, type[model.Shape]] = {
     "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
     "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
     "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
-    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf, "group": model.Group,
+    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf, "migrations": model.Migration, "group": model.Group,
     "approval": model.Approval, "options": model.Option, "notify": model.Notify,
 }  # fmt: skip
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from durun.plan import http, model, schema
-from durun.plan.canonical import Plan
+from durun.plan.canonical import Plan, acts_of, own_states
 from durun.plan.digest import digest
 
 Json = Any
 
 
-def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
-    """The form a run is pinned to; `children` are the plans it calls, by the file it names.
+def canonical(shaped: model.Plan, children: Mapping[str, Plan], files: Json = None) -> Plan:
+    """The form a run is pinned to; `children` are the plans it calls, by the file it names, `files` those that it pins.
 
     `version` is the author's, else the first twelve digits of the digest of the rest.
     """
@@ -38,6 +38,12 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
     for word in ("on_error", "on_cancel"):
         if getattr(shaped, word) != "stop":
             plan[word] = getattr(shaped, word)
+    if shaped.migrations:
+        plan["migrations"] = [{"from": list(m.from_), "map": m.map, "set": m.set} for m in shaped.migrations]
+    if shaped.on_drift != "ask":
+        plan["on_drift"] = shaped.on_drift
+    if shaped.pins.tools:
+        plan["pins"]["tools"] = {name: list(argv) for name, argv in shaped.pins.tools.items()}
     if shaped.description is not None:
         plan["description"] = shaped.description
     if shaped.timeout is not None:
@@ -48,6 +54,8 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
         plan["output"] = shaped.output
     if shaped.notify:
         plan["notify"] = [_notify(n, shaped.defaults) for n in shaped.notify]
+    if files:
+        _pin(plan, files)
     plan["version"] = shaped.version if shaped.version is not None else digest(plan)[:12]
     return plan  # type: ignore[return-value]
 
@@ -55,6 +63,15 @@ def canonical(shaped: model.Plan, children: Mapping[str, Plan]) -> Plan:
 def _limit(given: model.SharedLimit) -> Json:
     out: dict[str, Json] = {} if given.concurrency is None else {"concurrency": given.concurrency}
     return out if given.rate is None else {**out, "rate": list(given.rate)}
+
+
+def _pin(plan: Json, files: Json) -> None:
+    """The files that go with the plan; each of its commands knows the tree they are laid out in."""
+    plan["pins"] |= {"files": files, "tree": digest(files)}
+    for state in (*own_states(plan), *plan.get("notify", [])):
+        for act in acts_of(state):
+            if "argv" in act or "script" in act:
+                act["files"] = plan["pins"]["tree"]
 
 
 def input_of(what: Json) -> tuple[Json, Json, bool]:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import unicodedata
@@ -18,6 +19,10 @@ from typing import Any, NamedTuple
 
 from durun.errors import PlanRefused
 from durun.plan.canonical import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from durun.plan.files import Manifest
 
 Json = Any
 Where = tuple[str | int, ...]
@@ -60,11 +65,14 @@ class PlanFaults(PlanRefused):
 
 
 class Loaded(NamedTuple):
-    """A plan that holds: its canonical form, the text it came from, and what is worth a warning."""
+    """A plan that holds: its canonical form, the text it came from, and what is worth a warning. With those it calls:
+    the folders and files that are pinned, and the digest of the text of each plan that is called, by its file."""
 
     plan: Plan
     source: str
     warnings: list[Fault]
+    pinned: list[tuple[str, Manifest]]
+    called: dict[str, str]
 
 
 class Node(NamedTuple):
@@ -133,15 +141,39 @@ def load(text: bytes | str, file: str, above: tuple[str, ...] = ()) -> Loaded:
         data, places = _plain(_compose(source, lines, troubles))
     except Stop as e:
         raise PlanFaults([lines.fault(file, t) for t in (*troubles, e.trouble)], source) from None
-    children = {name: _child(name, file, above) for name in dict.fromkeys(called(data))}
-    plan, faults, warnings = read(data, _spelt(places), children)
+    loaded = {name: _child(name, file, above) for name in dict.fromkeys(called(data))}
+    children = {name: child if isinstance(child, str) else child.plan for name, child in loaded.items()}
+    folder = os.path.dirname(file)
+    files, unpinned = _pinned(folder, data)
+    plan, faults, warnings = read(data, _spelt(places), children, files)
+    troubles += [_at(source, places, ("pins", "files", n), why) for n, why in unpinned]
     troubles += [_at(source, places, *fault) for fault in faults]
     if plan is None or troubles:
         raise PlanFaults([lines.fault(file, t) for t in troubles], source)
-    return Loaded(plan, source, [lines.fault(file, _at(source, places, *warning)) for warning in warnings])
+    told = [lines.fault(file, _at(source, places, *warning)) for warning in warnings]
+    pinned, texts = [(folder, files)] if files else [], dict[str, str]()
+    for name, child in loaded.items():
+        if not isinstance(child, str):
+            at = os.path.normpath(name)
+            pinned += child.pinned
+            texts[at] = hashlib.sha256(child.source.encode("utf-8", "surrogatepass")).hexdigest()
+            texts |= {os.path.normpath(os.path.join(os.path.dirname(at), inner)): text for inner, text in child.called.items()}
+    return Loaded(plan, source, told, pinned, texts)
 
 
-def _child(name: str, file: str, above: tuple[str, ...]) -> Plan | str:
+def _pinned(folder: str, data: dict[str, Json]) -> tuple[Manifest, list[tuple[int, str]]]:
+    """The files that `pins.files` names, and the patterns that are refused."""
+    pins = data.get("pins")
+    patterns = pins.get("files") if isinstance(pins, dict) else None
+    if not isinstance(patterns, list):
+        return {}, []
+    from durun.plan.files import found
+
+    given = [(n, one) for n, one in enumerate(patterns) if isinstance(one, str) and one.strip() and "${{" not in one]
+    return found(folder, given)
+
+
+def _child(name: str, file: str, above: tuple[str, ...]) -> Loaded | str:
     """A plan that another calls, by a path relative to it; or why it cannot be called."""
     path = os.path.normpath(os.path.join(os.path.dirname(file), name))
     line = (*above, file)
@@ -155,7 +187,7 @@ def _child(name: str, file: str, above: tuple[str, ...]) -> Plan | str:
     except OSError as e:
         return f"{path} cannot be read: {os.strerror(e.errno or 0)}"
     try:
-        return load(text, path, line).plan
+        return load(text, path, line)
     except PlanFaults as e:
         first, more = e.faults[0], len(e.faults) - 1
         said = f"{first.file}:{first.line}:{first.column}: {first.message}"

@@ -37,12 +37,12 @@ LATER_KINDS: tuple[str, ...] = ()
 EFFECTS = ("run", "http", "plan")  # what a map may hold directly
 LATER = {
     "plan": (
-        "migrations", "on_drift", "affinity",
+        "affinity",
     ),
     "state": (
         *LATER_KINDS,
     ),
-    "pins": ("files", "tools"),
+    "pins": (),
     "probe": (),
 }  # fmt: skip
 
@@ -599,8 +599,16 @@ def _secret(value: Json) -> Json:
     return {"name": value}
 
 
+def _tool(value: Json) -> Json:
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value) or not value[0]:
+        raise ValueError(f"a tool is asked by a list of words such as [pay, --version], not {shown(value)}")
+    return value
+
+
 class Pins(Shape):
     env: list[Annotated[Text, AfterValidator(_variable)]] = []
+    files: list[Filled] = []
+    tools: dict[str, Annotated[list[str], BeforeValidator(_tool)]] = {}
 
 
 def _plan_name(value: str) -> str:
@@ -639,6 +647,20 @@ def _stop(value: Json) -> Json:
     return value
 
 
+class Migration(Shape):
+    """What becomes of a run of an older version that is moved to this plan."""
+
+    from_: Annotated[list[Filled], BeforeValidator(_a_list), Field(min_length=1, alias="from")]
+    map: dict[str, Text] = {}
+    set: Values = {}
+
+
+def _on_drift(value: Json) -> Json:
+    if value not in ("ask", "continue"):
+        raise ValueError(f"`ask` or `continue` is wanted here, not {shown(value)}")
+    return value
+
+
 class Plan(Shape):
     durun: Annotated[int, BeforeValidator(_language)]
     name: Annotated[Text, AfterValidator(_plan_name)]
@@ -654,6 +676,8 @@ class Plan(Shape):
     on_cancel: Annotated[str, BeforeValidator(_stop)] = "stop"
     limits: dict[str, SharedLimit] = {}
     group: Maybe[Group] = None
+    on_drift: Annotated[str, BeforeValidator(_on_drift)] = "ask"
+    migrations: list[Migration] = []
     defaults: Defaults = Field(default_factory=Defaults)
     notify: list[Notify] = []
     output: Json = None

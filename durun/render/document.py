@@ -43,9 +43,29 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [_effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
         "messages": [message(m) for m in d["messages"]],
-        "pins": {"env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"]},
+        "pins": {
+            "env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"],
+            "files": {f"{_folder_of(at)}{path}": of for at, tree in d["files"].items() for path, of in tree.items()},
+            "tools": {name: word.get("said") for name, word in (d["tools"] or {}).items()},
+        },
         "driver": {"place": s.driver, "alive": alive} if s.driver else None,
     }  # fmt: skip
+
+
+def _folder_of(file: str) -> str:
+    """The folder of a plan that is called, as the start of a path."""
+    return file[: file.rfind("/") + 1]
+
+
+def drifts(found: list[dict[str, Json]]) -> list[str]:
+    """What tools said when the run took them with it and what they say now, side by side."""
+    return [f"{one['tool']} said {_words(one['was'])}, and now {_words(one['now'])}" for one in found]
+
+
+def _words(word: dict[str, Json]) -> str:
+    if "failed" in word:
+        return f"nothing ({word['failed']})"
+    return f'"{word["said"]}"'
 
 
 def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
@@ -85,6 +105,9 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}{ways}"))
     if s.reason == "not_stopped":
         found.append(_wanted(s.state, s.reason, s.state, not_stopped(d["cancel"] or {}), None, f"durun cancel {s.id}"))
+    if s.reason == "drift":
+        for one, said in zip(d["drift"] or [], drifts(d["drift"] or []), strict=True):
+            found.append(_wanted(s.state, "drift", one["tool"], said, None, f"durun resume {s.id} --accept-drift"))
     if s.reason == "undo_failed":
         found += _not_undone(s.id, d["undo"])
     if s.status == "paused" and s.reason == "all":
@@ -238,6 +261,17 @@ def message(m: dict[str, Json]) -> dict[str, Json]:
         "status": m["status"], "attempt": m["attempt"], "due": when(m["due"]), "key": m["key"], "error": m["error"],
         "intended_at": when(m["intended_at"]), "ended_at": when(m["ended_at"]), "note": m["note"],
         "behind": behind, "command": ways.get(m["status"]),
+    }  # fmt: skip
+
+
+def migration(
+    id: str, before: str, from_version: str, after: str, to_version: str, report: dict[str, Json], *, dry: bool
+) -> dict[str, Json]:
+    """What a migration comes to, as `migrate --json` has it."""
+    return {
+        "run": id, "dry_run": dry, "from": {"version": from_version, "digest": before},
+        "to": {"version": to_version, "digest": after}, "states": report["states"], "vars": report["vars"],
+        "positions": report["positions"],
     }  # fmt: skip
 
 

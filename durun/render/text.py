@@ -70,6 +70,7 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         out.append(f"  started  {doc['created_at']}" + (f", ended {doc['ended_at']}" if doc["ended_at"] else ""))
     else:
         out += _times(doc, now)
+    out += _pins(doc)
     if doc["error"] and doc["status"] != "succeeded":
         out += [f"  error    {plain(doc['error']['name'])}: {plain(doc['error'].get('message', ''))}"]
         out += [f"           {plain(line)}" for line in (doc["error"].get("stderr") or "").rstrip().split("\n")[-3:] if line]
@@ -94,6 +95,24 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         out += _undos(doc["undo"])
     out += [f"  {'can do' if i == 0 else '      '}   {command}" for i, command in enumerate(can_do(doc))]
     return "\n".join(out)
+
+
+def _pins(doc: dict[str, Json]) -> list[str]:
+    """What the run took with it, and what of it is another on disk by now."""
+    pins = doc["pins"]
+    out = [
+        f"  plan     {doc['digest'][:12]}, from {plain(pins['file'])}"
+        if pins["file"] != "-"
+        else f"  plan     {doc['digest'][:12]}"
+    ]
+    if pins["files"]:
+        names = list(pins["files"])
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        out.append(f"  files    {', '.join(map(plain, names[:5]))}{more}")
+    out += [f"  tool     {plain(name)}: {plain(said)}" for name, said in pins["tools"].items() if said is not None]
+    if doc.get("changed"):
+        out.append(f"           {plain(doc['changed'])} since: the run goes on with what it took with it")
+    return out
 
 
 def _where(w: dict[str, Json], doc: dict[str, Json]) -> str:
@@ -278,6 +297,16 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: {plain(data['error']['name'])} is caught, on to {data['next']}"
         case "time_over":
             return f"{state}: the time of the run is over"
+        case "drifted":
+            from durun.render.document import drifts
+
+            return "; ".join(plain(one) for one in drifts(data["tools"]))
+        case "drift_accepted":
+            return f"{plain(data.get('by', ''))} goes on with {', '.join(one['tool'] for one in data['tools'])} as now"
+        case "rewound":
+            return f"back to {data['to']}"
+        case "drift_over":
+            return "the tools say again what they said before"
         case "cancel_asked":
             return "cancel is asked for"
         case "compensating":
@@ -326,6 +355,30 @@ def message(m: dict[str, Json]) -> str:
     out.append("  request  " + json.dumps(m["request"], ensure_ascii=False, sort_keys=True))
     out += [f"  can do   {m['command']}"] if m["command"] else []
     return "\n".join(out)
+
+
+HOW = {
+    "kept": "stands as it did", "anew": "is entered anew: a new visit, with a new key", "goes on": "is where it goes on",
+}  # fmt: skip
+
+
+def migrated(doc: dict[str, Json]) -> str:
+    """What a migration comes to: states, vars, and where the run stands then."""
+    word = "would move" if doc["dry_run"] else "has moved"
+    out = [f"run {doc['run']} {word} from version {plain(doc['from']['version'])} to {plain(doc['to']['version'])}"]
+    states = doc["states"]
+    for kind in ("added", "removed", "changed"):
+        if states[kind]:
+            done = [f"{path} (done already)" if kind == "changed" and path in states["done"] else path for path in states[kind]]
+            out.append(f"  {kind:<9}{', '.join(done)}")
+    from durun.plan.digest import canonical_text
+
+    if doc["vars"]["set"]:
+        out.append("  vars     " + ", ".join(f"{name} = {plain(canonical_text(v))[:60]}" for name, v in doc["vars"]["set"].items()))
+    if doc["vars"]["dropped"]:
+        out.append(f"  dropped  {', '.join(doc['vars']['dropped'])}")
+    out += [f"  {plain(p['path'])} {HOW[p['how']]}" for p in doc["positions"]]
+    return "\n".join(out) + ("\nnothing was changed" if doc["dry_run"] else "")
 
 
 def stands(doc: dict[str, Json], *, apart: bool = False) -> str:

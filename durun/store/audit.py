@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from durun.machine.draft import status_of
-from durun.machine.model import KINDS, Phase
+from durun.machine.model import KINDS, Phase, Status
 from durun.machine.scope import path_of
 from durun.store import read
 from durun.store.file import VERSION, File, failing, rows, statements
@@ -40,7 +40,20 @@ INVARIANTS: dict[str, Callable[[apsw.Connection], Found]] = {}
 NO_MESSAGE = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.run = e.run AND m.effect = e.no)"
 ENDED = "('succeeded', 'failed', 'cancelled', 'compensated')"
 JSON_COLUMNS = {
-    "runs": ("pins", "input", "types", "vars", "output", "error", "ended_by", "cancel", "undoing", "restored"),
+    "runs": (
+        "pins",
+        "input",
+        "types",
+        "vars",
+        "output",
+        "error",
+        "ended_by",
+        "cancel",
+        "undoing",
+        "restored",
+        "tools",
+        "drift",
+    ),
     "positions": ("data",),
     "states": ("output", "error"),
     "effects": ("request", "error", "output"),
@@ -143,12 +156,17 @@ def json_well_formed(db: apsw.Connection) -> Found:
 
 @_invariant
 def digests(db: apsw.Connection) -> Found:
-    """A plan and a long script have the digest they are stored under."""
+    """A plan, a long script and a pinned file have the digest they are stored under."""
     for digest, text in rows(db, "SELECT digest, canonical FROM plans UNION ALL SELECT digest, text FROM literals"):
         if hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() != digest:
             users = [r[0] for r in rows(db, "SELECT id FROM runs WHERE plan = ?", (digest,))] or [None]
             for id in users:
                 yield id, f"the text stored as {digest[:12]} has another digest"
+    for digest, content in rows(db, "SELECT digest, content FROM files"):
+        if hashlib.sha256(content if isinstance(content, bytes) else str(content).encode()).hexdigest() != digest:
+            sql = "SELECT DISTINCT id FROM runs JOIN pinned ON run = no JOIN trees USING (tree) WHERE digest = ?"
+            for id in [r[0] for r in rows(db, sql, (digest,))] or [None]:
+                yield id, f"the content stored as {digest[:12]} has another digest"
 
 
 # --- a run and its position ---
@@ -171,8 +189,8 @@ def states_of_the_plan(db: apsw.Connection) -> Found:
     for table in ("positions", "states"):
         sql = (
             f"SELECT r.no, t.state, p.canonical FROM {table} t JOIN runs r ON r.no = t.run JOIN plans p ON p.digest = r.plan"
-            " WHERE t.scope = ''"
-        )
+            f" WHERE t.scope = ''{' AND t.run NOT IN (SELECT run FROM plans_left)' if table == 'states' else ''}"
+        )  # of a plan that was left, what is counted of its states stays
         for no, state, text in rows(db, sql):
             if not _in_plan(text, state):
                 yield _of(db, no, f"{table} has the state {state}, its plan has not")
@@ -239,7 +257,7 @@ def _statuses(file: File, db: apsw.Connection) -> Found:
             continue
         if at.run.undoing is not None or at.run.restored is not None:
             continue
-        said = status_of(list(at.positions.values()))
+        said = (Status.BLOCKED, "drift") if at.run.held_up() else status_of(list(at.positions.values()))
         if at.positions and said != (at.run.status, at.run.reason):
             words = [f"{status} ({reason})" if reason else str(status) for status, reason in (said, (at.run.status, at.run.reason))]
             yield id, f"its positions say {words[0]}, its row {words[1]}"

@@ -140,9 +140,11 @@ def _forget(file: File, before: int) -> int:
 
 
 def _without_owner(file: File) -> None:
-    """Plans and long scripts of which no run is left. A living driver may be about to name one of them again."""
+    """Plans, pinned files and long scripts of which no run is left. A living driver may be about to name one of them again."""
     with file.write() as db:
-        db.execute("DELETE FROM plans WHERE digest NOT IN (SELECT plan FROM runs)")
+        db.execute("DELETE FROM plans WHERE digest NOT IN (SELECT plan FROM runs UNION SELECT plan FROM plans_left)")
+        db.execute("DELETE FROM trees WHERE tree NOT IN (SELECT tree FROM pinned)")
+        db.execute("DELETE FROM files WHERE digest NOT IN (SELECT digest FROM trees)")
         named = "SELECT json_extract(request, '$.script_of') FROM effects WHERE json_extract(request, '$.script_of') IS NOT NULL"
         db.execute(f"DELETE FROM literals WHERE digest NOT IN ({named})")
 

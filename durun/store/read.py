@@ -125,7 +125,7 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: 
 def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
     """The runs that `work` may go on with, those first that were due first: interrupted, due, or with something in their inbox;
     nothing of what a living driver holds."""
-    may = f"{OPEN} AND status <> 'paused' AND restored IS NULL"
+    may = f"{OPEN} AND status <> 'paused' AND restored IS NULL AND drift IS NULL"
     sql = (
         f"SELECT no, driver, 0 d FROM runs WHERE {may} AND status IN ('running', 'compensating')"
         f" UNION SELECT run, driver, min(p.due) FROM positions p JOIN runs ON runs.no = run WHERE p.due <= ? AND {may} GROUP BY run"
@@ -219,11 +219,12 @@ def details(file: File, no: int) -> dict[str, Json]:
     """Everything `show` tells of a run, as plain data."""
     db = file.db
     names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, undoing, restored, fence, seq"
-    names += ", events"
+    names += ", events, tools, drift"
     row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
     out = dict(zip(names.split(", "), row, strict=True))
-    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored"):
+    for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored", "tools", "drift"):
         out[name] = _value(out[name])
+    out["files"] = _pinned_files(file, out["pins"]["trees"]) if "trees" in out["pins"] else {}
     out["positions"] = [
         dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
         for r in rows(db, "SELECT scope, state, visit, phase, effect, due, data FROM positions WHERE run = ? ORDER BY scope", (no,))
@@ -265,6 +266,12 @@ def _limit(file: File, name: str) -> Json:
 def _group(file: File, no: int, name: str) -> Json:
     sql = f"SELECT id, status FROM grouped g JOIN runs r ON r.no = g.run WHERE g.name = ? AND g.run < ? AND {OPEN} ORDER BY g.run"
     return {"before": rows(file.db, f"{sql} LIMIT 1", (name, no))}
+
+
+def _pinned_files(file: File, trees: dict[str, str]) -> dict[str, dict[str, str]]:
+    """File of a plan -> path -> SHA-256 of the files it pins."""
+    sql = "SELECT path, digest FROM trees WHERE tree = ? ORDER BY path"
+    return {at: dict(rows(file.db, sql, (tree,))) for at, tree in trees.items()}
 
 
 def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
@@ -421,21 +428,28 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
     names = ("scope", "state", "visit", "phase", "effect", "due", "data")
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
-    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored') OR language > {LANGUAGE} OR EXISTS ({asks})"
+    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored', 'drift') OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = f"SELECT {columns}, directory, restored, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
+    sql = f"SELECT {columns}, drift, directory, restored, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
     found = rows(file.db, sql)
     out = []
-    for s, row in zip(_seen([row[:-3] for row in found], alive), found, strict=True):
+    for s, row in zip(_seen([row[:-4] for row in found], alive), found, strict=True):
         placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
         positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
         failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
         sql = "SELECT no, status FROM effects WHERE run = ? AND no IN (SELECT effect FROM positions WHERE run = ?)"
         effects = [{"no": no, "status": status} for no, status in rows(file.db, sql, (s.no, s.no))]
-        directory, restored, durun = row[-3:]
+        drift, directory, restored, durun = row[-4:]
         more = {"directory": directory, "undo": failed, "restored": _value(restored), "pins": {"durun": durun}}
-        out.append((s, {"positions": positions, "effects": effects, **more}))
+        out.append((s, {"positions": positions, "effects": effects, "drift": _value(drift), **more}))
     return out
+
+
+def taken(file: File, no: int) -> tuple[dict[str, str], int | None]:
+    """(SHA-256 of the texts of a run's plan and of those it calls, by file; when they were taken, where it was after its birth)."""
+    sql = "SELECT json_extract(pins, '$.texts'), json_extract(pins, '$.taken_at') FROM runs WHERE no = ?"
+    texts, at = rows(file.db, sql, (no,))[0]
+    return _value(texts) or {}, at
 
 
 def only_asks(file: File, no: int) -> bool:

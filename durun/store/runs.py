@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apsw
 
@@ -58,6 +58,8 @@ class Birth(NamedTuple):
     mark: str | None = None  # what the text of the plan is known by from now on
     named: bool = False  # its id was given by a person
     group: str | None = None  # of which at most one run may be in flight
+    trees: dict[str, Json] | None = None  # of pinned files: digest -> {path: [SHA-256, mode]}
+    files: dict[str, bytes] | None = None  # SHA-256 -> what they hold
 
 
 class Pinned(NamedTuple):
@@ -85,6 +87,17 @@ class UnderWay(NamedTuple):
     no: int
     attempt: int
     place: str | None
+
+
+class Migrated(Protocol):
+    """The move to another plan, with the input and the types of the vars as that has them."""
+
+    @property
+    def move(self) -> Move: ...
+    @property
+    def input(self) -> Json: ...
+    @property
+    def types(self) -> dict[str, str]: ...
 
 
 class Exists(Exception):
@@ -195,6 +208,10 @@ class Store:
             right = Held(db.last_insert_rowid(), 1, 0, 0)
             if birth.group is not None:
                 db.execute("INSERT INTO grouped (run, name) VALUES (?, ?)", (right.no, birth.group))
+            if birth.trees:
+                from durun.store import pinned
+
+                pinned.put(db, right.no, birth.trees, birth.files or {})
             return self._write(db, right, None, [move], now)
 
     @staticmethod
@@ -356,11 +373,21 @@ class Store:
             found = rows(db, f"SELECT {columns} FROM undos WHERE run = ? AND effect = ?", (no, effect))
             if not found or found[0][1] not in ("owed", "registered"):
                 return None
-            no_, status, request, key, error = found[0]
-            its, undo = self.effect(db, no, effect), Undo(no_, status, value_of(request), key, error)
+            no_, status, text, key, error = found[0]
+            its, request = self.effect(db, no, effect), value_of(text)
+            if effect >= 0 and request and "left" in request:
+                request["left"] = self._state_left(db, request["left"], its)
+            undo = Undo(no_, status, request, key, error)
             if effect < 0:
                 return onces.to_undo(db, no, its, undo)
             return its, undo
+
+    def _state_left(self, db: apsw.Connection, plan: str, of: Effect) -> Json:
+        """The state of an effect as the plan had it under which it was begun."""
+        from durun.machine.scope import level
+
+        text = rows(db, "SELECT canonical FROM plans WHERE digest = ?", (plan,))[0][0]
+        return level(json.loads(text), of.scope)["states"][of.state]
 
     def failed_undos(self, no: int) -> list[tuple[int, str, str]]:
         """(effect, scope, state) of what could not be undone."""
@@ -423,6 +450,39 @@ class Store:
         with self.file.write() as db:
             db.execute("DELETE FROM drains WHERE name = ?", (plan,))
             return db.changes() == 1
+
+    # to another plan
+
+    def migrate(self, held: Held, before: Run, birth: Birth, moved: Migrated, now: int) -> Held:
+        """The run and another plan, with all that this one takes along, in one transaction. What is still to be undone keeps the
+        plan under which it was done."""
+        from durun.store import pinned
+
+        with self.file.write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO plans (digest, canonical, source) VALUES (?, ?, ?)",
+                (birth.plan_digest, birth.plan_text, birth.source),
+            )
+            pinned.put(db, held.no, birth.trees or {}, birth.files or {})
+            [(left,)] = rows(db, "SELECT plan FROM runs WHERE no = ?", (held.no,))
+            db.execute("INSERT OR IGNORE INTO plans_left (run, plan) VALUES (?, ?)", (held.no, left))
+            db.execute(
+                "UPDATE undos SET request = json_set(coalesce(request, '{}'), '$.left', ?) WHERE run = ? AND effect > 0"
+                " AND status IN ('registered', 'owed', 'failed') AND (request IS NOT NULL OR status = 'registered')"
+                " AND json_extract(coalesce(request, '{}'), '$.left') IS NULL",
+                (left, held.no),
+            )
+            run = moved.move.run
+            db.execute(
+                "UPDATE runs SET plan = ?, version = ?, language = ?, file = ?, bound_to = ?, pins = ?, input = ?, types = ?"
+                " WHERE no = ? AND fence = ? AND seq = ?",
+                (
+                    birth.plan_digest, run.version, birth.language, birth.file, birth.bound_to, text_of(birth.pins),
+                    text_of(moved.input), text_of(moved.types), held.no, held.fence, held.seq,
+                ),
+            )  # fmt: skip
+            _one(db, run.id)
+            return self._write(db, held, before, [moved.move], now)
 
     # notes
 
@@ -643,13 +703,15 @@ class Store:
                 values["attempt"] = effect.attempt
         if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
             values |= {"awake_boot": run.awake_boot, "over_at": run.over_at}
-        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap", "restored"):
+        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap", "restored", "tools", "drift"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
         if before is None or run.pivot != before.pivot:
             values["pivot"] = run.pivot
         if run.has_output:
             values["output"] = text_of(run.output) or "null"
+        elif before is not None and before.has_output:
+            values["output"] = None
         if before is None or run.paused_at != before.paused_at or run.ended_at != before.ended_at:
             values |= {"paused_at": run.paused_at, "ended_at": run.ended_at}
         db.execute(_update_of(tuple(values)), (*values.values(), held.no, held.fence, held.seq))
@@ -743,7 +805,7 @@ NEXT = "1 + max(coalesce((SELECT max(no) FROM runs), 0), coalesce((SELECT floor 
 RUN_COLUMNS = (
     "id", "name", "version", "namespace", "created_at", "status", "reason", "input", "vars", "pins", "types", "output", "error",
     "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at", "driven",
-    "awake", "awake_boot", "gap", "over_at", "restored",
+    "awake", "awake_boot", "gap", "over_at", "restored", "tools", "drift",
 )  # fmt: skip
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
@@ -797,7 +859,8 @@ def _run_of(row: tuple[Any, ...]) -> Run:
         cancel=value_of(v["cancel"]), undoing=value_of(v["undoing"]), pivot=v["pivot"],
         paused_at=v["paused_at"], next_effect=v["next_effect"], updated_at=v["updated_at"],
         ended_at=v["ended_at"], next_signal=v["next_signal"], driven=v["driven"], awake=v["awake"], awake_boot=v["awake_boot"],
-        gap=value_of(v["gap"]), over_at=v["over_at"], restored=value_of(v["restored"]),
+        gap=value_of(v["gap"]), over_at=v["over_at"], restored=value_of(v["restored"]), tools=value_of(v["tools"]),
+        drift=value_of(v["drift"]),
     )  # fmt: skip
 
 

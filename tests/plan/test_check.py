@@ -78,8 +78,7 @@ def test_what_is_required_and_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("migrations: []\n", "migrations"),
-        ("on_drift: ask\n", "on_drift"), ("pins: {files: [a]}\n", "files"), ("pins: {tools: {}}\n", "tools"),
+        ("affinity: run\n", "affinity"),
     ],
 )  # fmt: skip
 def test_what_is_not_built_yet_is_known_at_the_top(text: str, word: str) -> None:

@@ -34,6 +34,19 @@ CREATE TABLE literals (
   text   TEXT NOT NULL
 ) WITHOUT ROWID;
 
+CREATE TABLE files (
+  digest  TEXT PRIMARY KEY,               -- SHA-256 of `content`: pinned files, each stored once
+  content BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE trees (
+  tree   TEXT NOT NULL,                   -- the digest of all its rows: what the plan that pins them names it by
+  path   TEXT NOT NULL,                   -- relative to the folder of the plan
+  digest TEXT NOT NULL REFERENCES files (digest),
+  mode   INTEGER NOT NULL,                -- who may read and who may execute
+  PRIMARY KEY (tree, path)
+) WITHOUT ROWID;
+
 CREATE TABLE drivers (
   place      TEXT PRIMARY KEY,            -- the folder of its lock and its notes
   pid        INTEGER NOT NULL,            -- for people: liveness is asked of the lock, never of a number
@@ -57,6 +70,8 @@ CREATE TABLE runs (
   pins       TEXT NOT NULL,               -- JSON: env, base (PATH, HOME, …), durun, host
   input      TEXT NOT NULL,
   types      TEXT NOT NULL,               -- JSON: the type each var keeps
+  tools      TEXT,                        -- JSON: name -> {said} or {failed}, what each pinned tool says of itself
+  drift      TEXT,                        -- JSON: [{tool, was, now}], the tools that hold it up; null: none does
   vars       TEXT NOT NULL,
   status     TEXT NOT NULL CHECK (status IN
     ('running', 'waiting', 'blocked', 'paused', 'compensating', 'succeeded', 'failed', 'cancelled', 'compensated')),
@@ -121,6 +136,17 @@ CREATE TABLE positions (
 ) WITHOUT ROWID;
 
 CREATE INDEX positions_due ON positions (due, run) WHERE due IS NOT NULL; -- what is due next, among many that wait
+CREATE TABLE pinned (
+  run  INTEGER NOT NULL REFERENCES runs (no),
+  tree TEXT NOT NULL,                     -- a tree that something of it may still need
+  PRIMARY KEY (run, tree)
+) WITHOUT ROWID;
+
+CREATE TABLE plans_left (
+  run  INTEGER NOT NULL REFERENCES runs (no),
+  plan TEXT NOT NULL REFERENCES plans (digest), -- one that it was moved away from, and that says how to undo what was done under it
+  PRIMARY KEY (run, plan)
+) WITHOUT ROWID;
 
 CREATE TABLE states (
   run    INTEGER NOT NULL REFERENCES runs (no),

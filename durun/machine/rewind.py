@@ -1,0 +1,123 @@
+"""Back to a visited state of the run itself, with its data as it was then.
+
+Rules:
+- data as it was then is built from the history: the vars that each row changed, and the effect whose output a state had; visits are
+  never counted back, so what comes after has new keys
+- what was begun since stays in the log of effects, and is undone first where a person wants that: only that, the youngest first
+- nothing goes back over a move to another plan, nor over a point of no return where it is to be undone
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from durun.errors import NotPossible
+from durun.machine import clock, undo
+from durun.machine.draft import Draft
+from durun.machine.events import Rewind
+from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
+
+Json = Any
+
+
+class Then(NamedTuple):
+    """What is known of the data before a row of the history."""
+
+    vars: Json
+    error: Json
+    ended: dict[str, Json]  # state -> {visit, effect, error, answer} as it had ended last, and was not entered anew since
+
+
+def entered(history: list[Json], state: str) -> Json:
+    """The row with which the run itself last entered a state; None where it never has."""
+    rows = (e for e in reversed(history) if e["kind"] == "entered" and e["scope"] == "" and e["state"] == state)
+    return next(rows, None)
+
+
+def as_it_was(history: list[Json], before: int) -> Then:
+    """Data before the row with this number, built from the rows before it."""
+    upto = [e for e in history if e["no"] < before]
+    back = next((e for e in reversed(upto) if e["kind"] == "rewound"), None)
+    then = Then({}, None, {}) if back is None else as_it_was(history, back["data"]["before"])
+    for e in upto if back is None else [e for e in upto if e["no"] > back["no"]]:
+        if e["scope"] == "":
+            then = _after(then, e)
+    return then
+
+
+def _after(then: Then, e: Json) -> Then:
+    data, state, ended = e["data"], e["state"], then.ended
+    vars = {**then.vars, **data.get("vars", {})}
+    match e["kind"]:
+        case "started":
+            return then._replace(vars=data.get("vars", {}))
+        case "entered":
+            return then._replace(ended={name: how for name, how in ended.items() if name != state})
+        case "answered":
+            return then._replace(ended={**ended, state: {"visit": e["visit"], "answer": {**data, "at": e["at"]}}})
+        case "left":
+            answer = ended.get(state, {}).get("answer")
+            return then._replace(
+                vars=vars, ended={**ended, state: {"visit": e["visit"], "effect": data.get("effect"), "answer": answer}}
+            )
+        case "caught":
+            gone = {**ended, state: {"visit": e["visit"], "error": data["error"]}}
+            return then._replace(vars=vars, error=data["error"], ended=gone)
+        case "failed" if state is not None:
+            return then._replace(error=data.get("error"), ended={**ended, state: {"visit": e["visit"], "error": data.get("error")}})
+        case "migrated":
+            names = data.get("map", {})
+            kept = {name: value for name, value in vars.items() if name not in data.get("dropped", [])}
+            return then._replace(vars=kept, ended={names.get(name, name): how for name, how in ended.items()})
+        case "assigned":
+            return then._replace(vars=vars)
+    return then
+
+
+def since(history: list[Json], no: int) -> set[tuple[str, str, int]]:
+    """(scope, state, visit) of all that was entered from that row on."""
+    return {(e["scope"], e["state"], e["visit"]) for e in history if e["kind"] == "entered" and e["no"] >= no}
+
+
+# --- to go back ---
+
+
+def wanted(d: Draft, event: Rewind) -> None:
+    """A person wants the run back at a state: at once, or once what was done since is undone."""
+    run = d.run
+    if run.status in (Status.CANCELLED, Status.COMPENSATED):
+        raise NotPossible(f"run {run.id} has ended: it is {run.status}; nothing was changed")
+    if event.undo:
+        undo.turns_back(run, force=False)
+    if run.status is Status.PAUSED:
+        d.set_run(status=Status.RUNNING, paused_at=None)
+    if not event.undo:
+        return back(d, event)
+    undo.begin(d, event.by)
+    assert d.run.undoing is not None
+    to = {"state": event.state, "before": event.before, "effects": list(event.effects), "by": event.by}
+    d.set_run(undoing={**d.run.undoing, "rewind": to})
+
+
+def back(d: Draft, event: Rewind) -> None:
+    """The run stands before that state again; what it begins there waits for whoever drives on."""
+    d.moment = d.moment._replace(place=None)
+    for p in d.positions():
+        if p.scope:
+            d.drop(p.scope)
+    ended = d.run.status in TERMINAL
+    d.set_run(
+        status=Status.RUNNING, reason=None, vars=event.vars, error=event.error, ended_by=None, ended_at=None, output=None,
+        has_output=False, cancel=None, undoing=None, drift=None, updated_at=d.moment.now,
+    )  # fmt: skip
+    if ended:
+        clock.fresh(d)
+    kept = {row.state: row for row in event.rows}
+    for scope, name in list(d.at.states):
+        if not scope:
+            now = d.row("", name)
+            was = kept.get(name, StateRow("", name))
+            d.put_row(was._replace(visits=now.visits, peak=now.peak))
+    d.tell("rewound", None, None, by=event.by, to=event.state, before=event.before, vars=event.vars)
+    d.put(Position("", event.state, d.row("", event.state).visits, Phase.READY, target=event.state, entered_at=d.moment.now))
+    d.go("", event.state)

@@ -1,0 +1,95 @@
+"""What a run was when it last entered a state, and what was begun since."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from durun.errors import NotPossible
+from durun.machine import rewind
+from durun.machine.events import Rewind
+from durun.machine.model import Checkpoint, StateRow
+from durun.plan.canonical import Plan
+from durun.plan.units import show_moment
+from durun.store import read
+from durun.store.file import rows
+from durun.store.runs import Store, value_of
+
+Json = Any
+MAY_HAVE_HAPPENED = ("done", "not_certain", "in_doubt")
+
+
+class Since(NamedTuple):
+    """An effect begun since that has happened, or may have, or is to be undone all the same. `undo`: the status of its undo."""
+
+    no: int
+    scope: str
+    state: str
+    visit: int
+    status: str
+    undo: str | None
+
+
+def rewinding(
+    store: Store, no: int, plan: Plan, at: Checkpoint, state: str, by: str, before: int | None = None
+) -> tuple[Rewind, list[Since]]:
+    """The event that leads back to a state, and the effects since. `before`: the row of history, where it is known already.
+
+    Raises NotPossible where the run has never been there, or not under this plan.
+    """
+    history, id = read.history(store.file, no), at.run.id
+    if before is None:
+        row = rewind.entered(history, state)
+        if row is None or state not in plan["states"]:
+            seen = dict.fromkeys(e["state"] for e in history if e["kind"] == "entered" and e["scope"] == "")
+            raise NotPossible(f"run {id} has never been in {state!r}; it has been in {', '.join(seen)}; nothing was changed")
+        if any(e["kind"] == "migrated" and e["no"] > row["no"] for e in history):
+            raise NotPossible(
+                f"run {id} was in {state} under another plan: `durun resume {id} --from {state}`; nothing was changed"
+            )
+        before = int(row["no"])
+    then = rewind.as_it_was(history, before)
+    found = _effects(store, no, rewind.since(history, before))
+    made = [_row(store, no, plan, at, name, how) for name, how in then.ended.items() if name in plan["states"]]
+    effects = tuple(e.no for e in found)
+    return Rewind(state, before, then.vars, then.error, tuple(made), effects, by=by), found
+
+
+def _effects(store: Store, no: int, places: set[tuple[str, str, int]]) -> list[Since]:
+    sql = (
+        "SELECT e.no, scope, state, visit, e.status, u.status FROM effects e LEFT JOIN undos u ON u.run = e.run AND u.effect = e.no"
+        " WHERE e.run = ? AND kind IN ('run', 'http', 'once') ORDER BY e.no"
+    )
+    found = [Since(*row) for row in rows(store.file.db, sql, (no,))]
+    counts = [e for e in found if e.undo in ("owed", "failed") or (e.status in MAY_HAVE_HAPPENED and e.undo != "undone")]
+    return [e for e in counts if (e.scope, e.state, e.visit) in places]
+
+
+def _row(store: Store, no: int, plan: Plan, at: Checkpoint, name: str, how: Json) -> StateRow:
+    """What was remembered of a state then. Raises NotPossible where what it gave is not kept."""
+    now = at.states.get(("", name))
+    if now is not None and now.visits == how["visit"] and now.ended:
+        return now
+    if how.get("error") is not None:
+        return StateRow("", name, ended=True, error=how["error"], exit=how["error"].get("exit"))
+    if how.get("effect") is not None:
+        effect = store.effect(store.file.db, no, how["effect"])
+        return StateRow("", name, 0, True, effect.output, effect.no, effect.has_output, exit=effect.exit)
+    kind = plan["states"][name]["kind"]
+    if kind == "approval" and how.get("answer"):
+        said = how["answer"]
+        words = {"answer": said["answer"], "data": said.get("data"), "by": said.get("by", ""), "note": said.get("note", "")}
+        return StateRow("", name, 0, True, {**words, "at": show_moment(said["at"])}, has_output=True)
+    if kind == "wait":
+        sql = "SELECT payload FROM signals WHERE run = ? AND scope = '' AND state = ? AND visit = ?"
+        sent = rows(store.file.db, sql, (no, name, how["visit"]))
+        return StateRow("", name, 0, True, value_of(sent[0][0]) if sent else None, has_output=bool(sent) and sent[0][0] != "null")
+    if kind in ("parallel", "map", "plan"):
+        said = f"what {name} gave in its visit {how['visit']} is not kept, as it was entered again since"
+        raise NotPossible(f"run {at.run.id}: {said}: go back further, to {name} itself; nothing was changed")
+    return StateRow("", name, 0, True)
+
+
+def undelivered(store: Store, no: int) -> int:
+    """How many messages of a run are left to be delivered."""
+    sql = "SELECT count(*) FROM messages WHERE run = ? AND ordered AND status IN ('waiting', 'sending', 'dead')"
+    return int(rows(store.file.db, sql, (no,))[0][0])

@@ -1,0 +1,136 @@
+"""migrate and rewind, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from program import Program, until
+
+OLD = """
+version: '1'
+vars: {n: 1, gone: 2}
+start: a
+states:
+  a: {run: 'echo a $DURUN_IDEMPOTENCY_KEY >> $LEDGER', idempotent: true, assign: {n: 5}, compensate: {run: 'echo undo a >> $LEDGER'}, next: w}
+  w: {wait: {signal: go}, next: b}
+  b: {run: 'echo b >> $LEDGER; test -e mended', idempotent: true, next: succeeded}
+"""
+NEW = """
+version: '2'
+vars: {n: 1, word: hello}
+start: a
+states:
+  a: {run: 'echo a >> $LEDGER', idempotent: true, next: w}
+  w: {wait: {signal: go}, next: c}
+  c: {run: 'echo "c $N $WORD" >> $LEDGER', env: {N: '${{ vars.n }}', WORD: '${{ vars.word }}'}, idempotent: true, next: succeeded}
+migrations: [{from: '1', map: {b: c}, set: {word: 'was ${{ vars.gone }}'}}]
+"""
+
+
+def counted(durun: Program) -> list[str]:
+    return [line.split()[0] for line in durun.lines()]
+
+
+def test_a_run_that_waits_goes_on_under_the_new_plan(durun: Program) -> None:
+    durun.plan(OLD)
+    id = durun.start(3)
+    new = durun.plan(NEW, "new.yaml")
+    dry = durun("migrate", id, new, "--dry-run")
+    assert "nothing was changed" in dry.stderr and "a (done already)" in dry.stderr and "dropped  gone" in dry.stderr
+    assert durun.show(id)["version"] == "1"
+    doc = json.loads(durun("migrate", id, new, "--json").stdout)
+    assert sorted(doc["states"]["changed"]) == ["a", "b", "w"] and doc["states"]["done"] == ["a"]
+    assert doc["vars"] == {"set": {"word": "was 2"}, "dropped": ["gone"]} and not doc["dry_run"]
+    shown = durun.show(id)
+    assert shown["version"] == "2" and shown["digest"] == doc["to"]["digest"] and shown["vars"] == {"n": 5, "word": "was 2"}
+    durun("signal", id, "go", "--resume")
+    assert durun.lines()[1:] == ["c 5 was 2"]
+    [told] = [e for e in json.loads(durun("history", id, "--json").stdout)["events"] if e["kind"] == "migrated"]
+    assert (told["before"], told["version"], told["map"]) == ("1", "2", {"b": "c"}) and told["by"]
+    durun("compensate", id, exit=4)
+    assert durun.lines()[-1] == "undo a"
+
+
+def test_a_failed_run_goes_on_at_its_state_with_a_new_visit_and_key(durun: Program) -> None:
+    durun.plan(OLD)
+    id = durun.start(3)
+    durun("signal", id, "go", "--resume", exit=1)
+    new = durun.plan(NEW, "new.yaml")
+    said = durun("migrate", id, new, "--set", "word=plain ${{ x }}").stderr
+    assert "c is entered anew: a new visit, with a new key" in said and f"durun resume {id}" in said
+    durun("resume", id)
+    assert durun.lines()[-1] == "c 5 plain ${{ x }}"
+
+
+def refused(durun: Program, *words: Any, exit: int) -> str:
+    return durun("migrate", *words, exit=exit).stderr
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(durun: Program) -> None:
+    durun.plan(OLD)
+    id = durun.start(3)
+    before = durun.show(id)
+    new = durun.plan(NEW, "new.yaml")
+    assert "no state nowhere" in refused(durun, id, new, "--map", "nowhere=c", exit=7)
+    assert "no state d there" in refused(durun, id, new, "--map", "b=d", exit=7)
+    assert "no var x" in refused(durun, id, new, "--set", "x=1", exit=7)
+    assert "no JSON" in refused(durun, id, new, "--set", "n=one", exit=7)
+    assert "would be string" in refused(durun, id, new, "--set", 'n="one"', exit=7)
+    assert "OLD=NEW" in refused(durun, id, new, "--map", "b", exit=2)
+    gone = durun.plan(NEW.replace("w: {wait: {signal: go}", "v: {wait: {signal: go}").replace("next: w", "next: v"), "gone.yaml")
+    assert "--map w=STATE" in refused(durun, id, gone, exit=7)
+    bad = durun.plan(NEW.replace("next: c}", "next: nowhere}"), "bad.yaml")
+    refused(durun, id, bad, exit=7)
+    tool = durun.plan("pins: {tools: {x: [no-such-tool]}, env: [LEDGER]}\n" + NEW, "tool.yaml")
+    assert "no-such-tool" in refused(durun, id, tool, exit=7)
+    assert durun.show(id) == before
+    durun("cancel", id, exit=4)
+    assert "has ended" in refused(durun, id, new, exit=10)
+    durun("migrate", "nobody", new, exit=5)
+
+
+def test_a_run_whose_command_is_under_way_or_in_doubt_is_not_moved(durun: Program) -> None:
+    durun.plan(
+        OLD.replace("echo b >> $LEDGER;", "echo b >> $LEDGER; while test ! -e end; do sleep 0.05; done;").replace(
+            "test -e mended', idempotent: true", "true'"
+        )
+    )
+    id = durun.start(3)
+    new = durun.plan(NEW, "new.yaml")
+    durun("signal", id, "go")
+    process = durun.begin("resume", id)
+    until(lambda: "b" in durun.lines())
+    assert "is driven by" in durun("migrate", id, new, exit=6).stderr
+    os.kill(process.pid, 9)
+    process.communicate()
+    assert "still alive" in durun("migrate", id, new, exit=10).stderr
+    durun.kill_all()
+    said = durun("migrate", id, new, exit=10).stderr
+    assert "is not known" in said and f"durun resolve {id} b" in said
+    durun("resolve", id, "--fail")
+    durun("migrate", id, new)
+    durun("resume", id)
+    assert durun.lines()[-1] == "c 5 was 2"
+
+
+def test_pins_are_taken_anew_and_an_id_is_bound_to_the_new_plan(durun: Program) -> None:
+    head = "pins: {files: [x], tools: {t: [cat, version]}, env: [LEDGER]}\n"
+    show = "{run: 'cat $DURUN_FILES/x >> $LEDGER', compensate: {run: 'cat $DURUN_FILES/x >> $LEDGER'}, next: "
+    body = f"version: '%s'\nstart: a\nstates:\n  a: {show}w}}\n  w: {{wait: {{signal: go}}, next: b}}\n  b: {show}succeeded}}\n"
+    for name, text in (("x", "one\n"), ("version", "1.0")):
+        (durun.folder / name).write_text(text)
+    durun.plan(head + body % "1")
+    durun("start", "plan.yaml", "--id", "k", exit=3)
+    for name, text in (("x", "two\n"), ("version", "2.0")):
+        (durun.folder / name).write_text(text)
+    durun.plan(head + body % "2")
+    durun("resume", "k", exit=9)
+    assert "has moved" in durun("migrate", "k", "plan.yaml").stderr
+    assert "have changed" not in durun("show", "k").stdout
+    durun("signal", "k", "go")
+    assert "another plan" not in durun("start", "plan.yaml", "--id", "k").stderr
+    assert durun.lines() == ["one", "two"]
+    durun("compensate", "k", exit=4)
+    assert durun.lines() == ["one", "two", "two", "one"], "each is undone as the plan said under which it was done"

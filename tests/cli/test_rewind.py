@@ -1,0 +1,139 @@
+"""rewind: back to a state, with the data as it was then; what was done since is undone or begun again."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from program import Program
+
+PLAN = """
+vars: {n: 0, seen: []}
+start: a
+states:
+  a:
+    run: 'echo a $DURUN_IDEMPOTENCY_KEY >> $LEDGER; echo out'
+    output: text
+    assign: {n: '${{ vars.n + 1 }}'}
+    compensate: {run: [sh, -c, 'echo "undo a $1" >> $LEDGER', x, '${{ output }}']}
+    next: ask
+  ask: {approval: {message: 'again?', schema: {type: object}}, assign: {seen: '${{ vars.seen + [output.data.k] }}'}, next: b}
+  b:
+    run: 'echo b $N $DURUN_IDEMPOTENCY_KEY >> $LEDGER; test -e mended'
+    env: {N: '${{ vars.n }} ${{ size(vars.seen) }} ${{ states.ask.output.data.k }} ${{ states.a.output }}'}
+    compensate: {run: 'echo undo b >> $LEDGER', after: [done, failed]}
+    next: w
+  w: {wait: {signal: go}, next: b}
+"""
+
+
+def words(durun: Program) -> list[str]:
+    return [re.sub(r" [0-9a-f-]{36}$", "", line) for line in durun.lines()]
+
+
+def begun(durun: Program) -> str:
+    durun.plan(PLAN)
+    id = durun.start(3)
+    durun("approve", id, "--data", '{"k": "one"}', "--resume", exit=1)
+    assert words(durun) == ["a", "b 1 1 one out"]
+    return id
+
+
+def test_what_was_done_since_has_to_be_decided_on(durun: Program) -> None:
+    id = begun(durun)
+    before = durun.show(id)
+    said = durun("rewind", id, "a", exit=2).stderr
+    assert "a (visit 1) is done" in said and "--undo" in said and "--repeat" in said
+    assert durun.show(id) == before
+    assert "has been in a, ask, b" in durun("rewind", id, "w", exit=10).stderr
+
+
+def test_undo_compensates_what_was_done_since_and_then_goes_back(durun: Program) -> None:
+    id = begun(durun)
+    durun("rewind", id, "a", "--undo")
+    assert words(durun)[2:] == ["undo b", "undo a out"]
+    doc = durun.show(id)
+    assert doc["vars"] == {"n": 0, "seen": []} and doc["state"] == "a" and doc["error"] is None and doc["undoing"] is None
+    (durun.folder / "mended").write_text("")
+    durun("resume", id, exit=3)
+    assert words(durun)[4:] == ["a"] and durun.show(id)["vars"]["n"] == 1
+    durun("approve", id, "--data", '{"k": "two"}', "--resume", exit=3)
+    assert words(durun)[5:] == ["b 1 1 two out"]
+    keys = [line.split()[-1] for line in durun.lines() if line.split()[0] in "ab"]
+    assert len(keys) == len(set(keys)), "new visits have new keys"
+    durun("compensate", id, exit=4)
+    assert words(durun)[6:] == ["undo b", "undo a out"], "what was undone before is not undone again"
+
+
+def test_repeat_begins_again_with_new_keys_and_keeps_what_was_done_in_the_log(durun: Program) -> None:
+    id = begun(durun)
+    (durun.folder / "mended").write_text("")
+    durun("rewind", id, "b", "--repeat")
+    assert durun.show(id)["vars"] == {"n": 1, "seen": ["one"]}
+    durun("resume", id, exit=3)
+    assert words(durun)[2:] == ["b 1 1 one out"], "an answer of then is there"
+    durun("rewind", id, "ask", "--repeat", "--json")
+    assert durun.show(id)["waiting_for"][0]["kind"] == "approval" and durun.show(id)["vars"] == {"n": 1, "seen": []}
+    durun("approve", id, "--data", '{"k": "two"}', "--resume", exit=3)
+    assert words(durun)[3:] == ["b 1 1 two out"]
+    durun("compensate", id, exit=4)
+    assert words(durun)[4:] == ["undo b", "undo b", "undo b", "undo a out"]
+
+
+def test_a_run_may_go_back_more_than_once_and_its_data_is_that_of_then(durun: Program) -> None:
+    id = begun(durun)
+    durun("rewind", id, "ask", "--repeat")
+    durun("approve", id, "--data", '{"k": "two"}', "--resume", exit=1)
+    durun("rewind", id, "b", "--repeat")
+    assert durun.show(id)["vars"] == {"n": 1, "seen": ["two"]}
+    durun("resume", id, exit=1)
+    assert words(durun)[-1] == "b 1 1 two out"
+    rewound = [e for e in json.loads(durun("history", id, "--json").stdout)["events"] if e["kind"] == "rewound"]
+    assert [e["to"] for e in rewound] == ["ask", "b"] and all(e["by"] for e in rewound)
+
+
+def test_what_has_no_undo_is_not_repeated_without_a_word(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', next: b}\n  b: {run: 'echo b >> $LEDGER', compensate: {run: 'echo undo b >> $LEDGER'}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
+    )
+    id = durun.start(3)
+    assert "a (visit 1) is done, and has no undo" in durun("rewind", id, "a", "--undo", exit=2).stderr
+    durun("rewind", id, "a", "--undo", "--repeat")
+    durun("resume", id, exit=3)
+    assert durun.lines() == ["a", "b", "undo b", "a", "b"]
+
+
+def test_an_undo_that_fails_blocks_and_the_run_goes_back_once_that_is_settled(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'test -e mended && echo undo a >> $LEDGER'}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
+    )
+    id = durun.start(3)
+    durun("rewind", id, "a", "--undo")
+    doc = durun.show(id)
+    assert (doc["status"], doc["reason"]) == ("blocked", "undo_failed") and doc["undoing"]["rewind"]["state"] == "a"
+    (durun.folder / "mended").write_text("")
+    durun("compensate", id, "--json", exit=3)
+    assert durun.lines() == ["a", "undo a", "a"] and durun.show(id)["status"] == "waiting"
+
+
+def test_a_run_that_has_succeeded_is_taken_back_and_one_that_was_cancelled_is_not(durun: Program) -> None:
+    durun.plan(
+        "start: a\noutput: done\nstates:\n  a: {run: 'echo a >> $LEDGER', idempotent: true, next: b}\n  b: {wait: {signal: go}, next: succeeded}\n"
+    )
+    id = durun.start(3)
+    durun("signal", id, "go", "--resume")
+    durun("rewind", id, "b")
+    doc = durun.show(id)
+    assert doc["status"] == "waiting" and doc["output"] is None and doc["ended_at"] is None
+    durun("signal", id, "go", "--resume")
+    assert durun("output", id).stdout.strip() == "done"
+    other = durun.start(3)
+    durun("cancel", other, exit=4)
+    assert "cancelled" in durun("rewind", other, "a", "--repeat", exit=10).stderr
+
+
+def test_nothing_goes_back_over_a_migration(durun: Program) -> None:
+    id = begun(durun)
+    durun.plan(PLAN.replace("w: {wait", "w: {description: x, wait"))
+    durun("migrate", id, "plan.yaml")
+    assert "under another plan" in durun("rewind", id, "a", "--repeat", exit=10).stderr
