@@ -155,7 +155,8 @@ class Work:
             return [ready]
         if engine.noted():
             return []
-        due = None if engine.at.run.status is Status.PAUSED else engine.next_due()
+        still = engine.at.run.status is Status.PAUSED or engine.at.run.held_up()
+        due = None if still else engine.next_due()
         slot.over = not busy and not engine.lingers and (due is None or due > SOON)
         return None
 

@@ -329,3 +329,42 @@ def test_the_tools_of_a_plan_that_is_called_are_asked_too(durun: Program) -> Non
     plan(durun, "{tools: {pay: [pay]}}", "a: {plan: {file: child.yaml}, next: b}\n  b: {wait: {signal: go}, next: succeeded}")
     id = durun.start(3)
     assert durun.show(id)["pins"]["tools"] == {"pay": "1.0", "test/pay": "1.0"}
+
+
+def test_work_has_the_pinned_files_and_holds_what_has_drifted(durun: Program) -> None:
+    tool(durun, "echo 1.0")
+    write(durun, "x", "one\n")
+    plan(
+        durun,
+        "{files: [x], tools: {pay: [pay]}, env: [LEDGER]}",
+        f"a: {GO}\n  b: {{run: 'cat $DURUN_FILES/x >> $LEDGER', next: succeeded}}",
+    )
+    well, held = durun.start(3), durun.start(3)
+    write(durun, "x", "two\n")
+    durun("signal", well, "go")
+    durun("work", "--once")
+    assert durun.lines() == ["one"] and durun.show(well)["status"] == "succeeded"
+    tool(durun, "echo 2.0")
+    durun("signal", held, "go")
+    durun("work", "--once")
+    assert durun.lines() == ["one"] and durun.show(held)["reason"] == "drift"
+    durun("resume", held, "--accept-drift")
+    assert durun.lines() == ["one", "one"]
+
+
+def test_what_no_run_needs_any_more_is_pruned_with_it(durun: Program) -> None:
+    write(durun, "x", "one\n")
+    body = f"a: {GO}\n  b: {{run: 'cat $DURUN_FILES/x >> $LEDGER', next: succeeded}}"
+    plan(durun, "{files: [x], env: [LEDGER]}", body, "version: '1'")
+    id = durun.start(3)
+    write(durun, "x", "two\n")
+    plan(durun, "{files: [x], env: [LEDGER]}", body, "version: '2'")
+    durun("migrate", id, "plan.yaml")
+    durun("signal", id, "go", "--resume")
+    assert durun.lines() == ["two"]
+    durun("db", "prune", id)
+    file = File(str(durun.db), create=False)
+    for table in ("files", "trees", "pinned", "plans_left"):
+        assert rows(file.db, f"SELECT count(*) FROM {table}") == [(0,)], table
+    file.close()
+    assert os.listdir(f"{durun.db}.d/files") == ["lock"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
-from program import Program
+from program import Program, until
 
 PLAN = """
 vars: {n: 0, seen: []}
@@ -137,3 +138,17 @@ def test_nothing_goes_back_over_a_migration(durun: Program) -> None:
     durun.plan(PLAN.replace("w: {wait", "w: {description: x, wait"))
     durun("migrate", id, "plan.yaml")
     assert "under another plan" in durun("rewind", id, "a", "--repeat", exit=10).stderr
+
+
+def test_killed_while_it_undoes_it_goes_on_and_goes_back_once(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'echo undo a >> $LEDGER; while test ! -e go; do sleep 0.05; done', idempotent: true}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
+    )
+    id = durun.start(3)
+    going = durun.begin("rewind", id, "a", "--undo")
+    until(lambda: "undo a" in durun.lines())
+    os.kill(going.pid, 9)
+    going.communicate()
+    (durun.folder / "go").write_text("")
+    durun("resume", id, exit=3)
+    assert durun.lines() == ["a", "undo a", "a"] and durun.show(id)["status"] == "waiting"
