@@ -564,6 +564,8 @@ class Engine:
 
     def next_due(self) -> int | None:
         """Milliseconds until time moves the run; None where it does not, or where only a wait for a person has an end."""
+        if self._paused():
+            return None
         timed = [p for p in self.at.active.values() if p.due is not None and p.phase is not Phase.QUEUED]
         queued = None if self.turns is None else self.turns.next_look(self.at)
         if queued is not None:

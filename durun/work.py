@@ -20,7 +20,7 @@ from durun.effects.command import Commands, Full, KeeperGone
 from durun.engine import SIGN, Engine, Signals, World, new_place, tools_now
 from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
-from durun.machine.model import TERMINAL, Run, Status
+from durun.machine.model import TERMINAL, Run
 from durun.messages import Delivery
 from durun.outbox import VAIN, Deliverer, new_commands, usable, with_files
 from durun.plan.canonical import has_messages
@@ -155,8 +155,7 @@ class Work:
             return [ready]
         if engine.noted():
             return []
-        still = engine.at.run.status is Status.PAUSED or engine.at.run.held_up()
-        due = None if still else engine.next_due()
+        due = engine.next_due()
         slot.over = not busy and not engine.lingers and (due is None or due > SOON)
         return None
 
