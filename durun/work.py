@@ -20,7 +20,7 @@ from durun.effects.command import Commands, Full, KeeperGone
 from durun.engine import SIGN, Engine, Signals, World, new_place, tools_now
 from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
-from durun.machine.model import TERMINAL, Run
+from durun.machine.model import TERMINAL, Phase, Run
 from durun.messages import Delivery
 from durun.outbox import VAIN, Deliverer, new_commands, usable, with_files
 from durun.plan.canonical import has_messages
@@ -45,6 +45,7 @@ class Slot:
         self.no, self.id, self.deliverer, self.delivery, self.engine = no, id, deliverer, delivery, engine
         self.late: list[tuple[float, Ended]] = []  # ends by a signal, and until when durun listens for one to itself
         self.over = False
+        self.queued = False  # it waits for its turn at what it shares with other runs
         self.seq = -1  # moves of the run when it was taken up
 
     def now(self, events: list[Happening], told: str) -> list[Happening]:
@@ -78,6 +79,7 @@ class Work:
         self.commands = new_commands(self.folder, new_place())
         self.place = self.commands.place  # whose lock is held as long as this process lives
         self._retired: list[Commands] = []
+        self._lives = alive
         self._alive: Callable[[str], bool] = lambda place: place != self.place and alive(place)
         self._identity = Driver(self.place, os.getpid(), world.boot, os.uname().nodename)
         self.slots: dict[int, Slot] = {}
@@ -88,11 +90,13 @@ class Work:
         self._signed: int | None = None
         self._vain = 0
         self.moved = 0
+        self._once = False
 
     # --- the loop ---
 
     def run(self, *, once: bool) -> None:
         """Works until it is told to stop; with `once`, until nothing is left that could be done now."""
+        self._once = once
         while True:
             self._leave_a_sign()
             full = self._take_up()
@@ -127,6 +131,9 @@ class Work:
                 asked.append((slot, what))
         if asked:
             self._commit(asked)
+        elif self._once and all(slot.queued for slot in self.slots.values()):
+            for slot in self.slots.values():  # what they wait for is held by others
+                slot.over = True
         self.commands.flush()
         self._let_go([slot for slot in self.slots.values() if slot.over])
 
@@ -140,6 +147,7 @@ class Work:
 
     def _ready(self, slot: Slot, engine: Engine, events: list[Happening]) -> list[Happening] | None:
         """What of a run is to be decided on now; None where nothing is. A run that only waits is marked as over."""
+        slot.queued = False
         engine.deliver()
         own = engine.told_of(events)
         if own:
@@ -156,7 +164,9 @@ class Work:
         if engine.noted():
             return []
         due = engine.next_due()
-        slot.over = not busy and not engine.lingers and (due is None or due > SOON)
+        slot.queued = not busy and any(p.phase is Phase.QUEUED for p in engine.at.active.values())
+        waits = slot.queued and len(self.slots) < self._concurrency  # it keeps its turn as long as there is room
+        slot.over = not busy and not engine.lingers and not waits and (due is None or due > SOON)
         return None
 
     def _commit(self, asked: list[tuple[Slot, list[Happening]]]) -> None:
@@ -289,6 +299,8 @@ class Work:
         plan, evaluate = self._plan(pinned, slot.id)
         engine = Engine(self.store, slot.deliverer, self.world, plan, evaluate, held, at)
         engine.signals, engine.holds_back = self.signals, True
+        if engine.turns is not None:
+            engine.turns.alive = self._lives
         slot.engine = engine
         engine.delivery = slot.delivery
         self.slots[no] = slot

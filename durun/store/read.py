@@ -129,6 +129,7 @@ def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
     sql = (
         f"SELECT no, driver, 0 d FROM runs WHERE {may} AND status IN ('running', 'compensating')"
         f" UNION SELECT run, driver, min(p.due) FROM positions p JOIN runs ON runs.no = run WHERE p.due <= ? AND {may} GROUP BY run"
+        f" UNION SELECT run, driver, 0 FROM queue JOIN runs ON runs.no = run WHERE {may}"
         f" UNION SELECT run, driver, 0 FROM notes JOIN runs ON runs.no = run WHERE {OPEN} AND restored IS NULL ORDER BY d, no"
     )
     if hold(file) is not None:

@@ -169,6 +169,28 @@ def test_one_run_that_cannot_go_on_keeps_no_other_from_it(durun: Program) -> Non
     durun.audited = False  # a language that there is not
 
 
+def test_a_limit_holds_among_the_runs_of_one_process_and_all_have_their_turn(durun: Program) -> None:
+    durun.plan(
+        """
+limits: {two: {concurrency: 2}}
+start: w
+states:
+  w: {wait: 1h, next: a}
+  a: {run: 'echo "+" >> "$LEDGER"; sleep 0.1; echo "-" >> "$LEDGER"', limit: two, next: b}
+  b: {run: 'true', next: succeeded}
+"""
+    )
+    for n in range(7):
+        durun("start", "plan.yaml", "--id", f"r{n}", "--no-wait", "-q", exit=3)
+    make_due(durun)
+    durun("work", "--once", "-q")
+    assert statuses(durun) == {"succeeded": 7}
+    held = 0
+    for line in durun.lines():
+        held += 1 if line == "+" else -1
+        assert 0 <= held <= 2
+
+
 class Counting:
     """A file whose transactions are counted."""
 
