@@ -352,6 +352,82 @@ def memory() -> None:
     place.gone()
 
 
+TWENTY = "durun: 1\nname: twenty\nstart: w\nstates:\n  w: {wait: 1h, next: s0}\n" + "".join(
+    f"  s{n}: {{run: [/bin/true], next: {f's{n + 1}' if n < 19 else 'succeeded'}}}\n" for n in range(20)
+)
+
+
+def many(place: Place, count: int) -> None:
+    """So many runs that wait for an hour, made by SQL of one that does."""
+    place.run("start", place.plan(TWENTY), "-q", "--no-wait", check=False)
+    db = apsw.Connection(str(place.path / "d.db"))
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+    for table, key in (("runs", "no"), ("positions", "run"), ("states", "run"), ("history", "run")):
+        names = [row[1] for row in db.execute(f"PRAGMA table_info({table})").fetchall() if row[1] not in (key, "id")]
+        own = ("id, ", "'run' || i, ") if table == "runs" else ("", "")
+        db.execute(
+            f"{numbers} INSERT INTO {table} ({key}, {own[0]}{', '.join(names)}) SELECT i, {own[1]}{', '.join(names)}"
+            f" FROM n, (SELECT * FROM {table} WHERE {key} = 1)"
+        ).fetchall()
+    db.close()
+
+
+def due(place: Place) -> None:
+    db = apsw.Connection(str(place.path / "d.db"))
+    db.execute("UPDATE positions SET due = 1, data = '{}'; UPDATE runs SET due = 1")
+    db.close()
+
+
+def work() -> None:
+    """200 runs of 20 steps that are ready at once under one `durun work`, beside one run of as many steps; and 10,000 that wait."""
+
+    def all_at_once() -> float:
+        place = Place()
+        many(place, 200)
+        due(place)
+        took = place.run("work", "--once", "-q")
+        place.gone()
+        return took / 4000
+
+    def alone() -> float:
+        return step_of("[/bin/true]") / STEPS
+
+    ratios("a step of 200 runs of 20 steps under one work, against one run alone", "-", all_at_once, alone)
+    if shutil.which("strace") is not None:
+        place = Place()
+        many(place, 200)
+        due(place)
+        log = place.path / "syncs"
+        words = ["strace", "-f", "-qq", "-e", "trace=fdatasync,fsync", "-o", str(log), DURUN, "work", "--once", "-q"]
+        subprocess.run(words, env=place.env, cwd=place.path, check=True, capture_output=True)
+        synced = sum("sync(" in line and "resumed" not in line for line in log.read_text().splitlines())
+        show("syncs a step of these 4,000 (counted by strace)", "below 1", f"{synced / 4000:.3f}")
+        place.gone()
+    if not Path("/proc/self/status").exists():
+        return
+    place = Place()
+    many(place, 10_000)
+    process = subprocess.Popen(
+        [DURUN, "work", "-q"], env=place.env, cwd=place.path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(3)  # what starting costs is over
+    before, begun = processor(process.pid), time.perf_counter()
+    time.sleep(10)
+    share = (processor(process.pid) - before) / (time.perf_counter() - begun) * 100
+    peak = mib(high_water(process.pid))
+    process.terminate()
+    process.wait()
+    show("peak of one work with 10,000 runs that wait, MiB", "150", peak)
+    show("its idle share of a core, per cent over 10 s", "2", f"{share:.2f}")
+    place.gone()
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time of a process."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # --- peers, each in an environment of its own ---
 
 PEERS = {
@@ -462,7 +538,7 @@ def made() -> float:
 
 
 ALL: dict[str, Callable[[], None]] = {
-    "steps": steps, "commits": commits, "resume": resume, "ls": listing, "start": one_step, "map": fan, "crowd": crowd,
+    "steps": steps, "commits": commits, "resume": resume, "ls": listing, "start": one_step, "map": fan, "crowd": crowd, "work": work,
     "memory": memory, "growth": growth,
 }  # fmt: skip
 
