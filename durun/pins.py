@@ -314,6 +314,8 @@ class _Mover:
                 self._put(stands, "kept")
             case Phase.ASKED if (scope, name) == (p.scope, p.state) and state["kind"] == "approval":
                 self._put(stands, "asked")
+            case Phase.QUEUED if "group" in p.wants:
+                self._put(stands._replace(target=target or wanted), "kept")
             case Phase.READY:
                 self._put(stands, "goes on")
                 self.goes.append((scope, target or wanted))
@@ -393,11 +395,14 @@ class _Mover:
 
     def _walk(self) -> None:
         """Enters what is entered anew, and leaves what it would begin waiting."""
+        from durun.machine import limits  # not for whoever only resumes
+
         failed = self.at.run.status is Status.FAILED
         if not failed:
             for scope, state in self.goes:
                 self.d.go(scope, state)
             walk.run_on(self.d)
+        limits.settle(self.d)  # also where the new plan has none: who waited for a place waits no more
         self.d.settle_status()
         clock.settle(self.d)
         message.notify(self.d)

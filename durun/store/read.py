@@ -110,7 +110,7 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: 
     it sits out only because the file was held. What was restored is, where a person says so."""
     sql = (
         f"SELECT {SUMMARY} FROM runs WHERE {OPEN} AND (status IN ('running', 'compensating')"
-        " OR (status = 'waiting' AND (due <= ? OR no IN (SELECT run FROM queue)))"
+        " OR (status IN ('waiting', 'blocked') AND no IN (SELECT run FROM positions WHERE due <= ? UNION SELECT run FROM queue))"
         " OR (status = 'paused' AND reason = 'all') OR reason = 'restored' OR no IN (SELECT run FROM notes))"
         f" AND ({int(restored)} OR reason IS NOT 'restored') ORDER BY no"
     )

@@ -233,3 +233,33 @@ def test_a_run_that_failed_is_not_resumed_beside_another_of_its_group(place: Any
     place.write("go", "")
     place.end(holds)
     place.durun("resume", "one")
+
+
+def test_a_run_that_waits_moves_to_a_plan_with_another_limit_or_none_and_stays_behind_in_its_group(place: Any) -> None:
+    plan = place.plan(f"a: {{run: {HOLDS}, limit: pay, idempotent: true, next: succeeded}}", head=PAY)
+    first = place.begin("start", plan, "--id", "one", "-q")
+    place.there("seen")
+    for id in ("two", "three"):
+        place.durun("start", plan, "--id", id, "-q", "--no-wait", exit=3)
+    free = place.plan("a: {run: 'true', idempotent: true, next: succeeded}", "free.yaml")
+    gap = place.plan(
+        "a: {run: 'true', limit: gap, idempotent: true, next: succeeded}", "gap.yaml", head="limits: {gap: {rate: 9/s}}"
+    )
+    for id, to in (("two", free), ("three", gap)):
+        place.durun("migrate", id, to)
+        assert place.durun("db", "check", "--json").json["broken"] == []
+        place.durun("resume", id, "-q")
+    held = place.begin("start", backup(place, "wait"), "-i", "db=x", "--id", "held", "-q")
+    place.until(lambda: place.lines("seen") == ["begun"] * 2, "the run that holds the group has begun")
+    place.durun("start", backup(place, "wait"), "-i", "db=x", "--id", "behind", "-q", "--no-wait", exit=3)
+    short = place.plan(
+        "b: {run: 'echo b >> seen', idempotent: true, next: succeeded}", "short.yaml", head=GROUP.replace("IF", "wait"), start="b"
+    )
+    place.durun("migrate", "behind", short, "--map", "a=b")
+    assert waiting(place, "behind", "group")["name"] == "backup-x"
+    place.write("go", "")
+    place.end(first)
+    place.end(held)
+    place.durun("resume", "behind", "-q")
+    assert place.lines("seen") == ["begun"] * 2 + ["ended"] * 2 + ["b"]
+    assert place.durun("db", "check", "--json").json["broken"] == []

@@ -28,12 +28,14 @@ def test_f26_every_transaction_that_writes_begins_immediate():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(r"\s*(BEGIN|SAVEPOINT)\b", node.value):
                 found.append((path.stem, node.value))
-    assert {sql for _, sql in found} == {"BEGIN IMMEDIATE", "BEGIN"}
+    # the savepoints lie in a transaction that has begun: one for each run of those whose moves are committed together
+    assert {sql for _, sql in found} == {"BEGIN IMMEDIATE", "BEGIN", "SAVEPOINT one"}
     for path in Path(durun.__file__).parent.rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and '"BEGIN"' in (ast.get_source_segment(text, node) or ""):
-                inner = ast.get_source_segment(text, node) or ""
+            inner = ast.get_source_segment(text, node) if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
+            view = isinstance(node, ast.FunctionDef) or "def __enter__" in (inner or "")  # not a class that has such a function
+            if inner is not None and view and '"BEGIN"' in inner:
                 assert not re.search(r"\b(INSERT|UPDATE|DELETE)\b", inner), (path, node.name)
 
 
