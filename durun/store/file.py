@@ -107,12 +107,15 @@ class File:
         for pragma in ("synchronous=FULL", "foreign_keys=ON", f"journal_size_limit={8 * 1024 * 1024}", "fullfsync=1"):
             self.db.execute(f"PRAGMA {pragma}").fetchall()
 
-    def _birth_or_migrate(self) -> None:
-        self.db.execute("BEGIN")  # one view of all three marks: another process may be giving birth to the file now
+    def _look_at_marks(self) -> None:
+        self.db.execute("BEGIN")  # one view of all three: another process may be giving birth to the file now
         try:
             self._refuse_foreign()
         finally:
             self.db.execute("COMMIT")
+
+    def _birth_or_migrate(self) -> None:
+        self._look_at_marks()
         self.db.execute("PRAGMA synchronous=EXTRA").fetchall()
         self._to_wal()
         self.db.execute("BEGIN IMMEDIATE")

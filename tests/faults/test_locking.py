@@ -34,7 +34,7 @@ def test_f26_every_transaction_that_writes_begins_immediate():
         text = path.read_text()
         for node in ast.walk(ast.parse(text)):
             inner = ast.get_source_segment(text, node) if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
-            view = isinstance(node, ast.FunctionDef) or "def __enter__" in (inner or "")  # not a class that has such a function
+            view = isinstance(node, ast.FunctionDef) or "def __enter__" in (inner or "")  # not each class with such a function
             if inner is not None and view and '"BEGIN"' in inner:
                 assert not re.search(r"\b(INSERT|UPDATE|DELETE)\b", inner), (path, node.name)
 
