@@ -137,6 +137,16 @@ def columns_of(stream: TextIO) -> int:
         return COLUMNS
 
 
+def length(given: str, option: str) -> int:
+    """The milliseconds of a duration that an option is given. Raises Usage."""
+    from durun.plan.units import duration
+
+    try:
+        return duration(given)
+    except ValueError as e:
+        raise Usage(f"{option}: {e}") from None
+
+
 def now() -> int:
     return time.time_ns() // 1_000_000
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
+from durun.cli.common import alive_in, document, exit_of, length, now, opened, person, where
 from durun.cli.drive import DriverProcess, driver, hearing
 from durun.cli.reader import out_json, say
-from durun.engine import real_world
+from durun.engine import Engine, real_world
 from durun.errors import Held, NotPossible, Usage
 from durun.machine.decide import decide
 from durun.machine.events import Cancel, Happening, Moment, Pause, Resolve
@@ -29,12 +29,7 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
 
     With --compensate what it has done is undone then, as `compensate` does.
     """
-    from durun.plan.units import duration
-
-    try:
-        ms = duration(grace)
-    except ValueError as e:
-        raise Usage(f"--grace: {e}") from None
+    ms = length(grace, "--grace")
     file = opened(db)
     no = read.number(file, run)
     s = read.summary(file, no, alive_in(file.path))
@@ -339,16 +334,20 @@ def refused_since(file: File, no: int, seen: int, asked: str) -> None:
             raise NotPossible(e["data"]["why"])
 
 
+def nothing_lives(engine: Engine) -> None:
+    """Raises NotPossible where a command of the run has not ended: only then it is known what there is to decide."""
+    if engine.performer is not None and engine.performer.busy:
+        id = engine.at.run.id
+        raise NotPossible(f"run {id}: its command is still alive: `durun resume {id}` waits for it; nothing was changed")
+
+
 def _resolve_here(db: str | None, no: int, event: Resolve) -> None:
     with driver(where(db), create=False, quiet=True) as d:
         engine = d.take(no)
         try:
             engine.hold = True
             engine.recover()
-            if engine.performer is not None and engine.performer.busy:
-                raise NotPossible(
-                    f"run {engine.at.run.id}: its command is still alive: `durun resume {engine.at.run.id}` waits for it"
-                )
+            nothing_lives(engine)
             engine.move(event)
             engine.settle_undoing()
         finally:

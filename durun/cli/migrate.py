@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.cli.common import alive_in, document, now, opened, person, where
+from durun.cli.control import nothing_lives
 from durun.cli.drive import birth_of, driver, text_of
 from durun.cli.pinned import with_files, words_of
 from durun.cli.reader import out_json, say
@@ -112,9 +113,7 @@ def _carried_out(db: str | None, no: int, birth: Birth, new: Plan, wants: Wants)
         try:
             engine.hold = True
             engine.recover()
-            if engine.performer is not None and engine.performer.busy:
-                id = engine.at.run.id
-                raise NotPossible(f"run {id}: its command is still alive: `durun resume {id}` waits for it; nothing was changed")
+            nothing_lives(engine)
             before = d.store.pinned(no)
             judged = _judged(d.store, no, before, new, wants, engine.at)
             bound_to = digest({"plan": birth.plan_digest, "input": judged.input})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.cli.common import document, opened, person, where
+from durun.cli.control import nothing_lives
 from durun.cli.drive import DriverProcess, driver, hearing
 from durun.cli.reader import out_json, say
 from durun.engine import Engine
@@ -67,9 +68,7 @@ def _judged(store: Store, no: int, state: str) -> tuple[Rewind, list[Since]]:
 def _carried_out(d: DriverProcess, engine: Engine, no: int, state: str, *, undo: bool) -> Rewind:
     engine.hold = True
     engine.recover()
-    id = engine.at.run.id
-    if engine.performer is not None and engine.performer.busy:
-        raise NotPossible(f"run {id}: its command is still alive: `durun resume {id}` waits for it; nothing was changed")
+    nothing_lives(engine)
     if engine.at.run.status != "succeeded":
         refuse_now(engine.at, "taken back")
     event = rewinding(d.store, no, engine.plan, engine.at, state, person())[0]._replace(undo=undo)

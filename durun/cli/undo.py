@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, now, opened, person, where
+from durun.cli.common import alive_in, document, exit_of, length, now, opened, person, where
 from durun.cli.control import judged, refused_since
 from durun.cli.drive import driver
 from durun.cli.reader import out_json, say
-from durun.errors import NotPossible, Usage
+from durun.errors import NotPossible
 from durun.machine.events import Cancel, Compensate
 from durun.store import read
 from durun.store.file import File
@@ -22,12 +22,7 @@ def compensate(
     run: str, *, force: bool = False, grace: str = "10s", quiet: bool = False, json: bool = False, db: str | None = None
 ) -> int:
     """Undo what a run has done, the youngest first. Exits by the run: 4 when it is compensated."""
-    from durun.plan.units import duration
-
-    try:
-        ms = duration(grace)
-    except ValueError as e:
-        raise Usage(f"--grace: {e}") from None
+    ms = length(grace, "--grace")
     file = opened(db)
     no = read.number(file, run)
     alive = alive_in(file.path)

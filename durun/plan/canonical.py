@@ -265,13 +265,8 @@ class Plan(TypedDict):
 
 def states_of(plan: Plan) -> Iterator[State]:
     """Every state of a plan: its own, those of branches and items, and those of the plans it calls."""
-    todo: list[Level] = [plan]
-    while todo:
-        for state in todo.pop()["states"].values():
-            yield state
-            todo += state["parallel"]["branches"] if "parallel" in state else []
-            todo += [state["map"]] if "map" in state else []
-            todo += [state["plan"]["pinned"]] if "plan" in state else []
+    for _, one in plans_of(plan):
+        yield from own_states(one)
 
 
 def states_in(plan: Plan) -> set[str]:

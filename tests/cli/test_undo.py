@@ -65,7 +65,7 @@ def test_nothing_to_undo_is_an_empty_log_and_no_command(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: 'exit 3', next: succeeded}}\n")
     run = durun.start(1)
     assert durun.show(run)["undo"] == []
-    assert "undo" not in durun("show", run).stdout and "compensate" not in durun("show", run).stdout
+    assert "  undo " not in durun("show", run).stdout and "compensate" not in durun("show", run).stdout
 
 
 def test_what_did_not_happen_needs_no_undo(durun: Program) -> None:
