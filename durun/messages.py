@@ -22,6 +22,7 @@ from durun.store.messages import Claimed, Lost, Messages
 Json = Any
 TICK = 0.2  # s between looks at what it was told
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
+SOON = 1_000  # ms after which it is looked whether a limit has a place
 PATIENCE = 60_000  # ms after which it is looked again, where nothing is due
 
 
@@ -44,7 +45,7 @@ class Delivery:
     ) -> None:  # fmt: skip
         self._messages, self._no, self._run, self._performer = messages, no, run, performer
         self._moment, self._claimant, self._say = moment, claimant, say
-        self._alive: Callable[[str], bool] = lambda place: place != claimant and alive(place)
+        self._alive = alive
         self._under_way: dict[int, Claimed] = {}
         self.due: int | None = None  # ms until the next may be delivered, as seen last
         self.delivered = 0
@@ -66,7 +67,7 @@ class Delivery:
                 continue
             left = message.due_in(m, self._moment()) if m.status == "waiting" else 0
             if left > 0 or not self._claim(m):
-                left = left or PATIENCE
+                left = left or (SOON if message.limit_of(m) is not None else PATIENCE)
                 self.due = left if self.due is None else min(self.due, left)
 
     def _claim(self, m: Message) -> bool:
@@ -75,7 +76,7 @@ class Delivery:
         def begun(found: Message, effect: Effect) -> Step | None:
             return message.begin(found, effect, at, self._performer.place) if message.due_in(found, at) <= 0 else None
 
-        claimed = self._messages.claim(self._no, m.effect, self._claimant, self._alive, begun)
+        claimed = self._messages.claim(self._no, m.effect, self._claimant, self._alive, begun, at)
         if claimed is None:
             return False
         self._under_way[m.effect] = claimed
@@ -98,7 +99,7 @@ class Delivery:
             return message.withdrawn(step) if over and claimed.message.ordered else step
 
         try:
-            after = self._messages.put(claimed, decided)
+            after = self._messages.put(claimed, decided, at, message.held_back(claimed.message, event, at))
         except Lost:
             return
         if after.message.status == "sending":

@@ -318,7 +318,7 @@ class Work:
         if has_messages(plans.plan) or pinned.pins.get("messages"):
             messages = Messages(self.store.file, self.store.effect)
             delivery = Delivery(
-                messages, no, run, deliverer, lambda: self._moment(deliverer), self.place, self._alive,
+                messages, no, run, deliverer, lambda: self._moment(deliverer), self.place, self._lives,
                 lambda line: self.say(f"{run.id}: {line}"),
             )  # fmt: skip
         return Slot(no, run.id, deliverer, delivery, None)

@@ -73,7 +73,8 @@ def _limit(plan: Plan, name: str) -> Limit:
     return Limit(name, given.get("concurrency"), rate, period)
 
 
-def _of_state(d: Draft, scope: str, state: State) -> Limit | None:
+def of_state(d: Draft, scope: str, state: State) -> Limit | None:
+    """The limit of a state, with the numbers of its plan."""
     return _limit(scopes.plan_of(d.plan, scope), state["limit"]) if "limit" in state else None
 
 
@@ -82,7 +83,7 @@ def _of_effect(d: Draft, effect: Effect) -> Limit | None:
     if effect.kind not in ("run", "http"):
         return None
     state = d.level(effect.scope)["states"].get(effect.state)
-    return _of_state(d, effect.scope, state) if state is not None else None
+    return of_state(d, effect.scope, state) if state is not None else None
 
 
 # --- to take a place ---
@@ -101,7 +102,7 @@ def admits(d: Draft, effect: Effect) -> bool:
 
 def has_room(d: Draft, p: Position, state: State) -> bool:
     """Whether a state would find a place now."""
-    limit = _of_state(d, p.scope, state)
+    limit = of_state(d, p.scope, state)
     return limit is None or (d.moment.place is not None and d.fits(p.scope) and _has_turn(d, limit, p.scope))
 
 
@@ -184,7 +185,7 @@ def _begin_more(d: Draft) -> bool:
     for limit, room in places.rooms.items():
         for scope in room.queue:
             p = d.found(scope) if isinstance(scope, str) else None
-            if p is None or p.phase is not Phase.QUEUED or _of_state(d, p.scope, d.state(p)) != limit:
+            if p is None or p.phase is not Phase.QUEUED or of_state(d, p.scope, d.state(p)) != limit:
                 continue
             if has_room(d, p, d.state(p)):
                 _begin(d, p)

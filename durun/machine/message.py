@@ -26,6 +26,10 @@ from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, of_comm
 from durun.machine.timer import remaining
 from durun.plan.canonical import State
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # it comes with a plan that has limits
+    from durun.machine.limits import Limit
+
 Json = Any
 
 PASSING = (408, 409, 425, 429)  # the 4xx that say: later
@@ -42,7 +46,7 @@ def leave_behind(d: Draft, p: Position, state: State, key: str, frozen: Json) ->
     names = d.names(p.scope, visit=p.visit, key=key)
     d.set_run(next_effect=no + 1)
     effect = Effect(no, p.scope, p.state, p.visit, state["kind"], key, frozen, "waiting", intended_at=d.moment.now)
-    message = Message(no, policy=policy(state), probe=probe(d, state, names), due=d.moment.now)
+    message = Message(no, policy=policy(state, _limit(d, p, state)), probe=probe(d, state, names), due=d.moment.now)
     d.put_effect(effect)
     undo.register(d, p, effect)
     if "compensate" in state:
@@ -55,11 +59,23 @@ def leave_behind(d: Draft, p: Position, state: State, key: str, frozen: Json) ->
     return walk.left(d, p, state["next"], changed, effect=no, background=True)
 
 
-def policy(state: Json) -> Json:
+def _limit(d: Draft, p: Position, state: State) -> Json:
+    """[name, most, rate, period] of what it takes a place of, None where it takes none."""
+    if "limit" not in state:
+        return None
+    from durun.machine import limits
+
+    found = limits.of_state(d, p.scope, state)
+    return None if found is None else list(found)
+
+
+def policy(state: Json, limit: Json = None) -> Json:
     """What of a state decides how a delivery counts and whether it is tried again."""
     kept = {"retry": state.get("retry", []), "idempotent": state.get("idempotent", False)}
     if "expect" in state:
         kept["expect"] = state["expect"]
+    if limit is not None:
+        kept["limit"] = limit
     if "script" in state["act"]:
         kept["act"] = {"script": ""}  # how the shell's own exit codes are read
     return kept
@@ -172,6 +188,24 @@ def heard(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     return _counted(m, e, event, at, place)
 
 
+def limit_of(m: Message) -> Limit | None:
+    """What it takes a place of while it is delivered, with the numbers of its plan."""
+    if "limit" not in m.policy:
+        return None
+    from durun.machine import limits
+
+    return limits.Limit(*m.policy["limit"])
+
+
+def held_back(m: Message, event: Any, at: Moment) -> int:
+    """Milliseconds for which an answer asks that the whole limit be left alone."""
+    if "limit" not in m.policy or not isinstance(event, Answered) or event.status not in request.BUSY:
+        return 0
+    from durun.machine import limits
+
+    return min(request.asked_to_wait({"headers": event.headers}, at.now), limits.LONGEST)
+
+
 def _took(m: Message, at: Moment) -> int:
     return max(0, at.clock - m.clock) if m.boot == at.boot and m.clock is not None else 0
 
@@ -227,7 +261,8 @@ def _again(m: Message, e: Effect, how: str, at: Moment) -> Step:
         return _give_up(m, e)
     counts = m.failures or (0,) * len(rules)
     counts = (*counts[:n], counts[n] + 1, *counts[n + 1 :])
-    wait = max(retry.delay(rules[n], counts[n], at.draw), request.asked_to_wait(error.get("output"), at.now))
+    asked = request.asked_to_wait(error.get("output"), at.now)
+    wait = max(retry.delay(rules[n], counts[n], at.draw), asked)
     if not retry.allowed(rules[n], counts[n], m.elapsed, wait):
         return _give_up(m._replace(failures=counts), e)
     stands = m._replace(status="waiting", asking=False, failures=counts, elapsed=m.elapsed + wait)

@@ -185,7 +185,7 @@ def follow(d: Draft, scope: str, target: str | None) -> None:
 
 def _intend(d: Draft, p: Position, state: State) -> str | None:
     """The intent of a command or request: what it is and key frozen here, once, in the move that leads to it."""
-    if "limit" in state and not _has_room(d, p, state):
+    if "limit" in state and "background" not in state and not _has_room(d, p, state):
         return None
     key = _key(d, p, state)
     names = d.names(p.scope, visit=p.visit, key=key)

@@ -371,9 +371,6 @@ def _of_background(where: Where, state: dict[str, Json], data: dict[str, Json]) 
     for word, why in (("output", "the run does not wait for it"), ("poll", "nobody waits for its answer"), ("pivot", NOT_KNOWN)):
         if word in state:
             yield Found((*where, word), f"`{word}` says nothing in the background: {why}", key=True)
-    if "limit" in state:
-        said = "what is delivered in the background takes no place of a limit: this durun does not have that yet"
-        yield Found((*where, "limit"), said, key=True)
 
 
 def _of_notify(data: dict[str, Json]) -> Iterator[Found]:

@@ -12,10 +12,15 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from durun.machine.message import Step
+from durun.machine.events import Moment
+from durun.machine.message import Step, limit_of
 from durun.machine.model import DELIVERED, Effect, Message, Move
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from durun.machine.limits import Limit
 
 Json = Any
 OPEN = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
@@ -86,22 +91,24 @@ class Messages:
         return [m for m in map(of_row, rows(self.file.db, sql, (run,))) if m.status != "dead"]
 
     def claim(
-        self, run: int, no: int, place: str, alive: Callable[[str], bool], begin: Callable[[Message, Effect], Step | None]
-    ) -> Claimed | None:
+        self, run: int, no: int, place: str, alive: Callable[[str], bool], begin: Callable[[Message, Effect], Step | None],
+        at: Moment,
+    ) -> Claimed | None:  # fmt: skip
         """Claims a message, and stores what `begin` makes of one that waits, in one transaction. None where it is somebody
-        else's, where its run may not go on, or where `begin` gives nothing."""
+        else's, where its run may not go on, where its limit is full, or where `begin` gives nothing."""
         with self.file.write() as db:
             found = rows(db, f"SELECT {COLUMNS}, place, fence FROM messages WHERE run = ? AND effect = ? AND {OPEN}", (run, no))
             if not found or not self._may_be_delivered(db, run):
                 return None
             *plain, before, fence = found[0]
             message, effect = of_row(tuple(plain)), self._effect_of(db, run, no)
-            if message.status == "dead" or (message.status == "sending" and before is not None and alive(before)):
+            if message.status == "dead" or (message.status == "sending" and before not in (None, place) and alive(str(before))):
                 return None
             claimed = Claimed(run, message, effect, fence + 1, before)
             if message.status == "waiting":
                 step = begin(message, effect)
-                if step is None:
+                limit = limit_of(message)
+                if step is None or (limit is not None and not step.message.asking and not _place(db, run, no, limit, alive, at)):
                     return None
                 self._store(db, run, step)
                 claimed = claimed._replace(message=step.message, effect=step.effect, before=None)
@@ -113,19 +120,25 @@ class Messages:
             return False
         return not rows(db, "SELECT 1 FROM runs WHERE no = ? AND (status = 'paused' OR restored IS NOT NULL)", (run,))
 
-    def put(self, claimed: Claimed, decide: Callable[[bool], Step], *, release: bool = True) -> Claimed:
-        """What became of it, in one transaction; `decide` is told whether the run was cancelled or is undone. Raises Lost."""
+    def put(self, claimed: Claimed, decide: Callable[[bool], Step], at: Moment, held_back: int = 0) -> Claimed:
+        """What became of it, in one transaction; `decide` is told whether the run was cancelled or is undone. Raises Lost.
+
+        Its place of a limit is given back, unless it begins anew at once; `held_back` is for how many ms nobody may take one.
+        """
         with self.file.write() as db:
             run, no = claimed.run, claimed.effect.no
             over = bool(rows(db, f"SELECT 1 FROM runs WHERE no = ? AND {OVER}", (run,)))
             step = decide(over)
-            freed = ", place = NULL" if release and not step.begin else ""
+            freed = "" if step.begin else ", place = NULL"
             db.execute(
                 f"UPDATE messages SET fence = fence{freed} WHERE run = ? AND effect = ? AND fence = ?", (run, no, claimed.fence)
             )
             if db.changes() != 1:
                 raise Lost
             self._store(db, run, step)
+            limit = limit_of(step.message)
+            if limit is not None and (not step.begin or step.message.asking):
+                _give(db, run, no, limit, held_back, at)
             return claimed._replace(message=step.message, effect=step.effect, before=None)
 
     def _store(self, db: apsw.Connection, run: int, step: Step) -> None:
@@ -170,6 +183,18 @@ class Messages:
             db.execute("UPDATE messages SET place = NULL, fence = fence + 1 WHERE run = ? AND effect = ?", (run, no))
             self._store(db, run, step)
             return step
+
+
+def _place(db: apsw.Connection, run: int, no: int, limit: Limit, alive: Callable[[str], bool], at: Moment) -> bool:
+    from durun.store import places
+
+    return places.take(db, run, no, limit, alive, at)
+
+
+def _give(db: apsw.Connection, run: int, no: int, limit: Limit, held_back: int, at: Moment) -> None:
+    from durun.store import places
+
+    places.give(db, run, no, limit, held_back, at)
 
 
 OVER = "((cancel IS NOT NULL AND cancel ->> 'error' IS NULL) OR undoing IS NOT NULL OR status IN ('cancelled', 'compensated'))"

@@ -23,6 +23,7 @@ from durun.store.file import File, rows
 Json = Any
 Ticket = tuple[int, str, int]  # run, scope, since
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"
+CLAIM = "LEFT JOIN messages m ON m.run = p.run AND m.effect = p.effect"  # who delivers need not be who drives
 SOME = 64  # who waits, read at once
 
 
@@ -139,6 +140,27 @@ def _hold_back(db: apsw.Connection, name: str, length: int, shares: Shares, now:
         )
 
 
+def take(db: apsw.Connection, run: int, effect: int, limit: Limit, alive: Callable[[str], bool], m: Moment) -> bool:
+    """Takes a place for a message, where one is free beside all who wait; whether it did. In a transaction that writes."""
+    room = look(db, [limit], Asking(run, alive, lambda _: False), m).rooms[limit]
+    known = [n for n in (room.free, room.left) if n is not None]
+    if room.wait > 0 or len(room.queue) >= min(known, default=len(room.queue) + 1):
+        return False
+    shares = Shares(m.boot, m.clock)
+    shares.taken[effect] = (limit.name, limit.period)
+    write(db, run, shares, m.now)
+    return True
+
+
+def give(db: apsw.Connection, run: int, effect: int, limit: Limit, held_back: int, m: Moment) -> None:
+    """Gives the place of a message back; `held_back`: ms for which an answer asks that nobody takes one."""
+    shares = Shares(m.boot, m.clock)
+    shares.ended.append(effect)
+    if held_back > 0:
+        shares.held[limit.name] = held_back
+    write(db, run, shares, m.now)
+
+
 def bind(file: File, m: Moment) -> None:
     """What was noted in another boot is told by the clock of this one from now on."""
     if not rows(file.db, "SELECT 1 FROM places WHERE boot <> ? LIMIT 1", (m.boot,)):
@@ -157,8 +179,9 @@ def undriven(file: File, names: Iterable[str], alive: Callable[[str], bool]) -> 
     """Open places of runs that nobody drives."""
     found, asked = [], dict[str, bool]()
     sql = (
-        "SELECT p.no, r.driver, r.no || '.' || e.no || '.' || e.attempt, e.kind, e.key, e.boot, e.place FROM places p"
-        " JOIN runs r ON r.no = p.run JOIN effects e ON e.run = p.run AND e.no = p.effect WHERE p.name = ? AND p.open = 1"
+        "SELECT p.no, coalesce(m.place, r.driver), r.no || '.' || e.no || '.' || e.attempt, e.kind, e.key, e.boot, e.place"
+        f" FROM places p JOIN runs r ON r.no = p.run JOIN effects e ON e.run = p.run AND e.no = p.effect {CLAIM}"
+        " WHERE p.name = ? AND p.open = 1"
     )
     for name in names:
         for no, driver, *more in rows(file.db, sql, (name,)):
@@ -173,7 +196,8 @@ def give_back(file: File, holders: list[Holder], alive: Callable[[str], bool]) -
     """These attempts have ended, though nobody who drives has seen it. Whoever takes such a run up asks for a place anew."""
     with file.write() as db:
         for holder in holders:
-            driver = rows(db, "SELECT driver FROM runs JOIN places ON run = runs.no WHERE places.no = ?", (holder.no,))
+            sql = f"SELECT coalesce(m.place, driver) FROM places p JOIN runs r ON p.run = r.no {CLAIM} WHERE p.no = ?"
+            driver = rows(db, sql, (holder.no,))
             if driver and (driver[0][0] is None or not alive(driver[0][0])):
                 db.execute("UPDATE places SET open = 0 WHERE no = ?", (holder.no,))
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import apsw
 from program import Program, until
 
 PLAN = """
@@ -171,3 +172,42 @@ states:
     durun("resolve", "r", "--happened")
     durun("resume", "r")
     assert durun.lines()[-1] == "all of r with yes" and len(durun.lines()) == 3
+
+
+def test_what_is_delivered_takes_a_place_of_its_limit_whoever_delivers_it(durun: Program) -> None:
+    durun.plan(
+        """
+limits: {one: {concurrency: 1}}
+start: hold
+states:
+  hold: {wait: 1h, next: a}
+  a:
+    run: 'echo + >> "$LEDGER"; sleep 0.2; echo - >> "$LEDGER"; test -e well'
+    limit: one
+    background: true
+    idempotent: true
+    next: b
+  b: {run: 'true', limit: one, next: succeeded}
+"""
+    )
+    (durun.folder / "well").touch()
+    db_due = "UPDATE positions SET due = 1, data = '{}' WHERE phase = 'waiting'"
+    for n in range(3):
+        durun("start", "plan.yaml", "--id", f"r{n}", "--no-wait", "-q", exit=3)
+    db = apsw.Connection(str(durun.db))
+    db.execute(db_due)
+    db.close()
+    drivers = [durun.begin("resume", f"r{n}", "-q") for n in range(3)]
+    others = [durun.begin("outbox", "deliver", "--concurrency", "2", "-q") for _ in range(2)]
+    for process in (*drivers, *others):
+        process.communicate(timeout=60)
+    end = 0
+    while listed(durun) and end < 20:
+        durun("outbox", "deliver", "-q")
+        end += 1
+    held = 0
+    for line in durun.lines():
+        held += 1 if line == "+" else -1
+        assert 0 <= held <= 1, durun.lines()
+    assert durun.lines().count("+") == 3 and listed(durun) == []
+    assert {r["status"] for r in json.loads(durun("ls", "--json").stdout)["runs"]} == {"succeeded"}

@@ -751,7 +751,6 @@ def test_a_limit_and_a_group_are_kept_in_their_canonical_form() -> None:
         ("", "run: [x], limit: pay, next: b", "`pay` is none of the plan's `limits`; they are declared at the top of the plan"),
         (LIMITED, "wait: 1s, limit: pay, next: b", "`limit` says nothing to a `wait`"),
         (LIMITED, "run: [x], limit: '${{ vars.a }}', next: b", "no expression may stand here: this is known before a run begins"),
-        (LIMITED, "run: [x], limit: pay, idempotent: true, background: true, next: b", "takes no place of a limit"),
         ("limits: {pay: {}}\n", "run: [x], limit: pay, next: b", "the limit `pay` has neither `concurrency` nor `rate`: give it one"),
         ("limits: {pay: {concurency: 1}}\n", "run: [x], limit: pay, next: b", "did you mean `concurrency`?"),
         ("limits: {pay: {concurrency: 0}}\n", "run: [x], limit: pay, next: b", "`0` is too small: at least 1"),
