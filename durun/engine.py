@@ -21,7 +21,7 @@ from durun.effects.locks import once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
-from durun.machine.draft import Evaluate, fits, holders
+from durun.machine.draft import Evaluate
 from durun.machine.events import (
     AcceptDrift,
     AfterRestore,
@@ -62,8 +62,8 @@ from durun.store.runs import Held, Judged, Note, Pinned, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered, or shares something
-    from durun.machine.limits import Places
     from durun.messages import Delivery
+    from durun.turns import Turns
 
 Json = Any
 
@@ -72,8 +72,6 @@ STILL = 5.0  # s after the last signal, before what does not end is left to itse
 STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
 SIGN = 5000  # ms between signs of life
 TICK = 0.2  # s between looks into the inbox
-PASSED = 2000  # ms in which whoever has waited longer for a place must take it, before another does
-UNDRIVEN = 1000  # ms between looks at places whose runs nobody drives
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
 
@@ -126,107 +124,13 @@ class Signals:
         self.told = "KILL" if self.told == "INT" and name == "INT" else (self.told if self.told == "KILL" else name)
 
 
-class Turns:
-    """What a run shares with others, its limits and its group: what is free now, and whether something of it has its turn."""
-
-    def __init__(self, store: Store, plan: Plan, no: int) -> None:
-        from durun.machine import limits
-        from durun.store import places
-
-        self._limits, self._places = limits, places
-        self.store, self.plan, self.no = store, plan, no
-        self.wanted = limits.limits_of(plan)
-        self.alive: Callable[[str], bool] = lambda _: True  # whether the driver of a place lives
-        self._able: dict[tuple[int, str, int], int] = {}  # who could begin and has not -> since which reading of the clock
-        self._seen: int | None = None  # when it was looked for places whose runs nobody drives
-        self._wait = 0  # ms until it is worth to look again; 0: not known
-
-    def look(self, at: Checkpoint, moment: Moment) -> Places:
-        """What is free now; inside the transaction of a move it stays so until its commit."""
-        root = at.positions.get("")
-        grouped = root is not None and self._limits.waits_for_group(root)
-        if not self.wanted and not grouped:
-            return self._limits.Places({}, {})
-        db, found = self.store.file.db, None
-
-        def able(scope: str) -> bool:
-            nonlocal found
-            found = found or holders(at.active.values())
-            return fits(self.plan, found, scope)
-
-        passed = frozenset(ticket for ticket, since in self._able.items() if moment.clock - since > PASSED)
-        places = self._places.look(db, self.wanted, self._places.Asking(self.no, self.alive, able, passed), moment)
-        if root is None or not grouped:
-            return places
-        return places._replace(turn=self._places.before(db, root.wants["group"], self.no) is None)
-
-    def after(self, moment: Moment, move: Move) -> Moment:
-        """The moment as the next move of the same commit finds it."""
-        return moment if moment.places is None else moment._replace(places=self._limits.after(moment.places, move))
-
-    def is_worth(self, at: Checkpoint, moment: Moment) -> bool:
-        return moment.places is not None and self._limits.is_worth(at, moment.places)
-
-    def bind(self, moment: Moment) -> None:
-        """What rates count from is told by the clock of this boot."""
-        if self.wanted:
-            self._places.bind(self.store.file, moment)
-
-    def ready(self, at: Checkpoint, moment: Moment, performer: Performer | None) -> Happening | None:
-        """Whether something that is queued may begin now; also where the run that held a place is not driven any more."""
-        if moment.place is None or not any(p.phase is Phase.QUEUED for p in at.active.values()):
-            return None
-        for p in at.active.values():
-            if p.phase is Phase.QUEUED and p.until is not None and p.round > 1 and _poll_is_over(p, moment):
-                return Due(p.scope)
-        places = self._look(at, moment)
-        due = self._seen is None or moment.clock - self._seen > UNDRIVEN
-        if not self._limits.is_worth(at, places) and due and performer is not None:
-            self._seen = moment.clock
-            if self._give_back(places, performer):
-                places = self._look(at, moment)
-        if self._limits.is_worth(at, places):
-            return Looked()
-        self._note(places, moment.clock)
-        return None
-
-    def _look(self, at: Checkpoint, moment: Moment) -> Places:
-        with self.store.view():
-            return self.look(at, moment)
-
-    def _note(self, places: Places, clock: int) -> None:
-        """Who stands before this run and could begin: if they do not in a while, they are passed by."""
-        rooms = places.rooms.values()
-        able = [one for room in rooms for one in room.first() if not isinstance(one, str)]
-        passed = {ticket: since for ticket, since in self._able.items() if clock - since > PASSED}
-        self._able = {**passed, **{ticket: self._able.get(ticket, clock) for ticket in able}}
-        waits = [room.wait for room in rooms if room.wait > 0]
-        self._wait = min(waits, default=0) if len(waits) == len(rooms) else 0
-
-    def _give_back(self, places: Places, performer: Performer) -> bool:
-        """Gives back places whose attempt has ended, though nobody drives its run and has seen it."""
-        full = [limit.name for limit, room in places.rooms.items() if room.free is not None and room.free <= 0]
-        held = self._places.undriven(self.store.file, full, self.alive) if full else []
-        over = [h for h in held if performer.is_over(h.boot, h.place, h.token, h.key, h.kind)]
-        if over:
-            self._places.give_back(self.store.file, over, self.alive)
-        return bool(over)
-
-    def next_look(self, at: Checkpoint) -> int | None:
-        """Milliseconds until it is worth to look again; None where nothing is queued."""
-        if not any(p.phase is Phase.QUEUED for p in at.active.values()):
-            return None
-        return self._wait or UNDRIVEN
-
-
-def _poll_is_over(p: Position, m: Moment) -> bool:
-    length, boot, clock_ = p.window or (None, None, None)
-    return timer.remaining(p.until or 0, length, (boot, clock_), (m.now, m.clock, m.boot)) < 0
-
-
 def turns_of(store: Store, plan: Plan, no: int) -> Turns | None:
     """None where the plan shares nothing with other runs."""
-    return Turns(store, plan, no) if "limits" in plan or "group" in plan else None
+    if "limits" not in plan and "group" not in plan:
+        return None
+    from durun.turns import Turns
+
+    return Turns(store, plan, no)
 
 
 class Engine:
