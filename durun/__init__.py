@@ -9,7 +9,10 @@ The rooms, in the order in which one may import another:
     store       the file: one transaction per move
     effects     the outside world: commands and their keeper
     outbox      takes an intent, acts, reports the outcome
-    engine      the only loop on this machine
+    messages    delivers what runs have left to be delivered
+    turns       what a run shares with others: limits and groups
+    engine      the only loop of one run
+    work        many runs in one process
     render      values to text: tables, JSON, drawn errors
     cli         parse, call, show
 """

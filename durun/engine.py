@@ -1,4 +1,4 @@
-"""The only loop on this machine: what happened, what the machine says to it, one commit, what is to begin.
+"""The only loop of a run: what happened, what the machine says to it, one commit, what is to begin.
 
 Rules:
 - the store, the performer, the clock and chance are handed in
