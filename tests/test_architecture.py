@@ -39,7 +39,6 @@ MAY = {
         "messages",
         "turns",
         "engine",
-        "turns",
         "work",
         "render",
     },
