@@ -129,6 +129,7 @@ class Position(NamedTuple):
     left: Json = None  # of an undo: its state as the plan had it which the run has left meanwhile
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
     onces: Json = None  # the names of those of this attempt that are in doubt
+    failed: bool = False  # with them: its own command has ended, and nothing but them is in doubt
 
 
 class StateRow(NamedTuple):

@@ -1,7 +1,8 @@
 """What a once in doubt does to the step whose command called for it, and what a person says of it.
 
 A call that was told of a doubt leaves a note; if the command then fails, the step is in doubt with its once. Its catch may name
-`in_doubt`; else the run is blocked, and what is said of a once is recorded before the step is begun again.
+`in_doubt`; else the run is blocked, and what is said of a once is recorded before the step is begun again. Where the step itself may
+have happened too (it was lost, or its end is not certain), that is asked of it on its own, unless it may be repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def left_in_doubt(d: Draft, p: Position) -> None:
 
 
 def resolve(d: Draft, p: Position, event: Resolve) -> bool:
-    """What a person says of the onces in doubt of a step. Whether that is all: then the step is begun again, and asks for them."""
+    """What a person says of the onces in doubt of a step. Whether that is all: then the step is begun again, and asks for
+    them, or it is in doubt itself, and stays so."""
     name = scopes.once_of(event.state)
     if name is not None and name not in (p.onces or ()):
         raise NotPossible(f"run {d.run.id}: once {name} of {scopes.path_of(p.scope, p.state)} is not in doubt")
@@ -50,7 +52,10 @@ def resolve(d: Draft, p: Position, event: Resolve) -> bool:
     assert p.effect is not None
     output = event.output if name is not None and event.has_output else None
     d.move.onces.append((p.effect, name, event.how, output))
-    if name is None or event.how != "happened":
+    if name is None or event.how == "fail":
         return False
-    walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+    if p.failed or doubt.idempotent(d, p):
+        walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+    else:
+        d.put(p._replace(onces=[its for its in p.onces if its != name] or None))
     return True

@@ -14,6 +14,7 @@ from durun.machine.outcome import (
     DONE,
     IN_DOUBT,
     NOT_CERTAIN,
+    NOT_DONE,
     Outcome,
     OutputError,
     of_command,
@@ -311,7 +312,7 @@ def again(d: Draft, p: Position, **effect_changes: Json) -> None:
     effect = d.effect(p.effect)
     attempt = effect.attempt + (effect.first_at is not None)  # one that was never begun is not counted
     d.issue(effect._replace(attempt=attempt, ended_at=None, error=None, exit=None, **effect_changes))
-    d.put(issued(d, p._replace(asking=None, cause=None, onces=None)))
+    d.put(issued(d, p._replace(asking=None, cause=None, onces=None, failed=False)))
     d.tell("again", p, attempt)
 
 
@@ -334,7 +335,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     if "poll" in state and d.run.cancel is None and not p.stopping:
         return follow(d, p.scope, poll.not_yet(d, p, outcome))
     if p.onces:
-        return once_step.left_in_doubt(d, p)
+        return once_step.left_in_doubt(d, p._replace(failed=outcome.how == NOT_DONE))
     error = error_of(p, outcome.name, outcome.message, attempt=effect.attempt, exit=outcome.exit)
     error["stderr"] = event.stderr if isinstance(event, Ended) else ""
     unsuccessful(d, p, error, outcome.how)

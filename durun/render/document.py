@@ -98,6 +98,7 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
                 found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
             case "doubt" if p["data"].get("onces"):
                 found += [_once_in_doubt(s, path, name) for name in p["data"]["onces"]]
+                found += [] if p["data"].get("failed") else [_doubt(s, path, False, done=False)]
             case "doubt":
                 found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done))
             case "held":

@@ -385,6 +385,40 @@ def test_a_step_that_was_killed_with_its_once_asks_for_it_when_it_is_begun_again
     assert steps.lines() == ["x", "x"]
 
 
+def test_a_step_that_was_itself_lost_is_not_begun_again_because_its_once_is_settled(steps: Program) -> None:
+    text = DIES.replace("OPTIONS", "")
+    step(steps, f"{text} || true; {text} || {{ ./do charge; touch charged; sleep 60; }}")
+    steps.begin("start", "plan.yaml")
+    killed_once(steps)
+    until((steps.folder / "charged").exists)
+    steps.kill_all()
+    run = steps.the_run()
+    steps("resume", run, exit=9)
+    assert [w["path"] for w in steps.show(run)["waiting_for"]] == ["a/once:x", "a"]
+    said = steps("resolve", run, "a/once:x", "--happened").stderr
+    assert "whether a happened is not known" in said and "once x" not in said
+    steps("resume", run, exit=9)
+    assert steps.lines() == ["x", "charge"] and onces(steps, run)["a/once:x"]["status"] == "done"
+    steps("resolve", run, "a", "--happened")
+    steps("resume", run)
+    assert steps.lines() == ["x", "charge"]
+
+
+def test_a_step_that_a_signal_ended_may_have_happened_beside_its_once(steps: Program) -> None:
+    text = DIES.replace("OPTIONS", "")
+    step(steps, f"{text} || true; {text} || {{ ./do charge; kill -KILL $$; }}")
+    begun = steps.begin("start", "plan.yaml")
+    killed_once(steps)
+    begun.communicate(timeout=60)
+    run = steps.the_run()
+    steps("resolve", run, "a/once:x", "--retry")
+    assert [w["path"] for w in steps.show(run)["waiting_for"]] == ["a"]
+    (steps.folder / "ok").touch()
+    steps("resolve", run, "a", "--retry")
+    steps("resume", run)
+    assert steps.lines() == ["x", "charge", "x"]
+
+
 # --- undone ---
 
 
