@@ -85,6 +85,7 @@ class Work:
         self.slots: dict[int, Slot] = {}
         self._plans: dict[str, Plans] = {}
         self._refused: dict[int, tuple[tuple[int, int], float]] = {}  # run -> ((fence, seq) when it could not go on, not before)
+        self._undelivered: dict[int, float] = {}  # run -> not before: its messages could not be delivered
         self._seen = -1
         self._look_at = 0.0  # when the file is looked into, though nobody has written
         self._signed: int | None = None
@@ -341,14 +342,24 @@ class Work:
         if room <= 0:
             return
         waiting = Messages(self.store.file, self.store.effect).waiting_runs(now)
-        for no in [no for no in waiting if no not in self.slots and no not in taken][:room]:
+        for no in [no for no in waiting if no not in self.slots and no not in taken and self._may_deliver(no)][:room]:
             pinned = self.store.pinned(no)
-            slot = self._slot(no, pinned, self.store.load(no).run)
+            try:
+                slot = self._slot(no, pinned, self.store.load(no).run)
+            except StoreUnusable:
+                raise
+            except Refusal as e:  # of a run that this durun cannot go on with
+                self.say(f"{read.summary(self.store.file, no, self._alive).id}: {e}")
+                self._undelivered[no] = time.monotonic() + LATER
+                continue
             assert slot.delivery is not None
             self.slots[no] = slot
             slot.delivery.begin()
             if not slot.delivery.busy:
                 del self.slots[no]
+
+    def _may_deliver(self, no: int) -> bool:
+        return self._undelivered.get(no, 0.0) <= time.monotonic()
 
     def _let_go(self, slots: list[Slot]) -> None:
         if not slots:

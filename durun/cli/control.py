@@ -86,8 +86,11 @@ def _shown(file: File, no: int, json: bool) -> int:
         out_json(doc)
     doubts = [e["path"] for e in doc["effects"] if e["status"] in ("in_doubt", "not_certain")]
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
-    if doc["messages"]:
-        say(f"{len(doc['messages'])} of its messages are left to be delivered: `durun outbox deliver {doc['id']}`")
+    dead = sum(m["status"] == "dead" for m in doc["messages"])
+    if left := len(doc["messages"]) - dead:
+        say(f"{left} of its messages are left to be delivered: `durun outbox deliver {doc['id']}`")
+    if dead:
+        say(f"{dead} of its messages could not be delivered, and were given up: `durun outbox ls {doc['id']}`")
     return exit_of(doc["status"])
 
 

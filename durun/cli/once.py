@@ -100,7 +100,7 @@ def _act(calls: Calls, call: rules.Call, mask: Any) -> int:
                 return ended
         elif verdict == rules.DOUBT:
             if calls.doubt(call, said, now()) == rules.DOUBT:
-                return _in_doubt(calls.step, call)
+                return _in_doubt(calls.step, call, calls.current())
         elif seen is not None and verdict == rules.TELL:
             return _tell(call, calls.record(calls.current().run, seen.no))
         elif seen is not None and verdict == rules.WAIT:
@@ -172,12 +172,15 @@ def _number(name: str) -> int:
     return int(word) if word.isdigit() else int(signal.Signals[f"SIG{word}"])
 
 
-def _in_doubt(step: Step, call: rules.Call) -> int:
+def _in_doubt(step: Step, call: rules.Call, found: Found) -> int:
     """Nobody knows whether it happened: a person must say, unless the step goes on without it."""
-    path = quoted(f"{step.path}/once:{call.name}")
+    path, left = quoted(f"{step.path}/once:{call.name}"), f"{step.run}:{found.no}"
+    ways = f"durun resolve {step.run} {path} --happened | --retry | --fail"
+    if not found.awaited:
+        ways = f"durun outbox retry {left} --new-key | durun outbox drop {left}"
     raise NotNow(
         f"run {step.run}: whether once {call.name} of {step.path} happened is not known, nothing was begun; when the step has"
-        f" failed: durun resolve {step.run} {path} --happened | --retry | --fail"
+        f" failed: {ways}"
     )
 
 

@@ -12,6 +12,7 @@ from durun.store import read
 from durun.store.file import File
 
 Json = Any
+DEAD = ("dead",)  # what may be delivered after all
 
 
 def outbox_ls(run: str | None = None, *, all: bool = False, json: bool = False, db: str | None = None) -> int:
@@ -120,9 +121,7 @@ def outbox_retry(messages: list[str], *, new_key: bool = False, json: bool = Fal
         key = uuid5(os.urandom(16).hex(), e.key) if new_key else None
         return message.again(m, e, Moment(now(), 0, "", None, 0.0), key)
 
-    return _changed(
-        messages, ("dead",), again, "is delivered again as soon as it can be: `durun outbox deliver {}`", json=json, db=db
-    )
+    return _changed(messages, DEAD, again, "is delivered again as soon as it can be: `durun outbox deliver {}`", json=json, db=db)
 
 
 def outbox_drop(messages: list[str], *, note: str = "", json: bool = False, db: str | None = None) -> int:
@@ -155,9 +154,12 @@ def _changed(named: list[str], may: tuple[str, ...], decide: Any, said: str, *, 
 
 
 def _only(name: str, may: tuple[str, ...], decide: Any) -> Any:
-    def decided(m: Any, e: Any) -> Any:
+    def decided(m: Any, e: Any, over: bool) -> Any:
         if m.status not in may:
             raise NotPossible(f"message {name} is {m.status}: nothing was changed; `durun outbox show {name}`")
+        if may is DEAD and over and m.ordered:
+            why = "its run was cancelled or undone, and nothing of it begins any more"
+            raise NotPossible(f"message {name}: {why}; nothing was changed; `durun outbox drop {name}`")
         return decide(m, e)
 
     return decided

@@ -1,8 +1,8 @@
 """What a once in doubt does to the step whose command called for it, and what a person says of it.
 
 A call that was told of a doubt leaves a note; if the command then fails, the step is in doubt with its once. Its catch may name
-`in_doubt`; else the run is blocked, and what is said of a once is recorded before the step is begun again. Where the step itself may
-have happened too (it was lost, or its end is not certain), that is asked of it on its own, unless it may be repeated.
+`in_doubt`; else the run is blocked, and what is said of a once is recorded before the step is begun again. Where the step itself
+may have happened too (it was lost, or its end is not certain), that is asked of it on its own, unless it may be repeated.
 """
 
 from __future__ import annotations

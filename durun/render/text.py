@@ -351,12 +351,14 @@ def message(m: dict[str, Json]) -> str:
     out += [f"  {word:8} {m[of]}" for word, of in (("due", "due"), ("left", "intended_at"), ("ended", "ended_at")) if m[of]]
     if m["error"]:
         out.append(f"  error    {plain(m['error']['name'])}: {plain(m['error'].get('message', ''))}")
+        out += [f"  stderr   {plain(line)}" for line in (m["error"].get("stderr") or "").splitlines()[-STDERR:]]
     out += [f"  note     {plain(m['note'])}"] if m["note"] else []
     out.append("  request  " + json.dumps(m["request"], ensure_ascii=False, sort_keys=True))
     out += [f"  can do   {m['command']}"] if m["command"] else []
     return "\n".join(out)
 
 
+STDERR = 5  # lines of what a message wrote before it failed
 HOW = {
     "kept": "stands as it did", "anew": "is entered anew: a new visit, with a new key", "goes on": "is where it goes on",
 }  # fmt: skip

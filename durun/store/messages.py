@@ -175,11 +175,13 @@ class Messages:
         )
         return [found[0] for found in rows(self.file.db, sql, (now,))]
 
-    def change(self, run: int, no: int, decide: Callable[[Message, Effect], Step]) -> Step:
-        """What a person says of a message that nobody delivers now, in one transaction."""
+    def change(self, run: int, no: int, decide: Callable[[Message, Effect, bool], Step]) -> Step:
+        """What a person says of a message that nobody delivers now, in one transaction; `decide` is told whether its run was
+        cancelled or is undone."""
         with self.file.write() as db:
             found = rows(db, f"SELECT {COLUMNS} FROM messages WHERE run = ? AND effect = ?", (run, no))
-            step = decide(of_row(found[0]), self._effect_of(db, run, no))
+            over = bool(rows(db, f"SELECT 1 FROM runs WHERE no = ? AND {OVER}", (run,)))
+            step = decide(of_row(found[0]), self._effect_of(db, run, no), over)
             db.execute("UPDATE messages SET place = NULL, fence = fence + 1 WHERE run = ? AND effect = ?", (run, no))
             self._store(db, run, step)
             return step

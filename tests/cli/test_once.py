@@ -419,6 +419,18 @@ def test_a_step_that_a_signal_ended_may_have_happened_beside_its_once(steps: Pro
     assert steps.lines() == ["x", "charge", "x"]
 
 
+def test_in_doubt_in_the_background_the_ways_out_are_those_of_a_message(steps: Program) -> None:
+    dies = "./once x -- sh -c './do x; test -e ok && exit; kill -KILL $PPID $$'"
+    step(steps, f"{dies} || true; {dies}", background=True, idempotent=True)
+    run = steps.start()
+    said = steps("outbox", "show", f"{run}:1").stdout
+    assert f"when the step has failed: durun outbox retry {run}:1 --new-key | durun outbox drop {run}:1" in said
+    (steps.folder / "ok").touch()
+    steps("outbox", "retry", f"{run}:1", "--new-key")
+    steps("outbox", "deliver")
+    assert steps.lines() == ["x", "x"] and steps.show(run)["messages"] == []
+
+
 # --- undone ---
 
 

@@ -147,6 +147,19 @@ states:
     durun("compensate", "r", exit=4)
     assert durun.lines() == ["undo-b", "undo-a"], "what was never delivered is not undone"
     assert listed(durun, "--all") == [("b", "delivered"), ("c", "dead"), ("d", "withdrawn")]
+    assert "nothing of it begins any more" in durun("outbox", "retry", "r", exit=10).stderr
+    durun("outbox", "drop", "r")
+    assert listed(durun) == []
+
+
+def test_what_a_message_wrote_before_it_failed_is_shown_and_a_cancel_names_it_as_given_up(durun: Program) -> None:
+    text = "start: a\nstates:\n  a: {run: 'seq 9 >&2; exit 3', background: true, idempotent: true, next: b}\n"
+    durun.plan(text + "  b: {wait: 1h, next: succeeded}\n")
+    durun("start", "plan.yaml", "--id", "r", "--no-wait", exit=3)
+    said = durun("outbox", "show", "r:1").stdout
+    assert "stderr   5\n" in said and "stderr   9\n" in said and "stderr   4\n" not in said
+    said = durun("cancel", "r", exit=4).stderr
+    assert "1 of its messages could not be delivered" in said and "left to be delivered" not in said
 
 
 def test_whoever_is_told_is_told_once_of_each_change(durun: Program) -> None:

@@ -169,6 +169,21 @@ def test_one_run_that_cannot_go_on_keeps_no_other_from_it(durun: Program) -> Non
     durun.audited = False  # a language that there is not
 
 
+def test_messages_of_a_run_that_cannot_go_on_keep_no_other_run_waiting(durun: Program) -> None:
+    left = "a: {run: 'test -e ok && echo $DURUN_RUN_ID >> \"$LEDGER\"', background: true, idempotent: true, next: b}"
+    durun.plan(f"start: a\nstates:\n  {left}\n  b: {{wait: {{signal: s}}, next: succeeded}}\n")
+    for id in ("r0", "r1"):
+        durun("start", "plan.yaml", "--id", id, "-q", exit=3)
+        durun("outbox", "retry", id)
+    (durun.folder / "ok").touch()
+    db = apsw.Connection(str(durun.db))
+    db.execute("UPDATE runs SET language = 99 WHERE id = 'r0'")
+    db.close()
+    assert "run r0 is stranded" in durun("work", "--once").stderr
+    assert durun.lines() == ["r1"]
+    durun.audited = False  # a language that there is not
+
+
 def test_a_limit_holds_among_the_runs_of_one_process_and_all_have_their_turn(durun: Program) -> None:
     durun.plan(
         """
