@@ -1,7 +1,7 @@
 """What pinned tools say of themselves: their stdout, at start and at each resume.
 
-All are asked at once, each in a session of its own, with the environment that the run's commands have. Who has said nothing after
-10 s is killed with its group, and has failed.
+All are asked at once, each in a session of its own, with the environment that the run's commands have. Who has not ended after
+10 s is killed with its group, and has failed. The end of a tool counts, not that of what it leaves behind with its stdout.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 Json = Any
 PATIENCE = 10.0  # s for all of them
 LARGEST = 16 * 1024  # bytes of one
+LOOK = 0.05  # s between looks at whether one has ended
 
 
 def asked(tools: dict[str, list[str]], env: dict[str, str], without: tuple[str, ...], directory: str) -> dict[str, Json]:
@@ -40,17 +41,21 @@ def _begin(argv: list[str], env: dict[str, str], cwd: str) -> subprocess.Popen[b
 
 
 def _read(begun: dict[str, subprocess.Popen[bytes]], end: float) -> dict[str, Json]:
-    """Hears all of them side by side, until each has closed its stdout, has said too much, or the time is over."""
+    """Hears all of them side by side, until each has ended, has closed its stdout or said too much, or the time is over."""
     heard = dict.fromkeys(begun, b"")
     with selectors.DefaultSelector() as open_ones:
         for name, process in begun.items():
             assert process.stdout is not None
             open_ones.register(process.stdout, selectors.EVENT_READ, name)
         while open_ones.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in open_ones.select(left):
-                data = os.read(key.fd, LARGEST + 1)
+            heard_of = [key.data for key in open_ones.get_map().values()]
+            ended = {name for name in heard_of if begun[name].poll() is not None}
+            ready = {key.fd for key, _ in open_ones.select(min(left, LOOK) if not ended else 0)}
+            for key in list(open_ones.get_map().values()):
+                data = os.read(key.fd, LARGEST + 1) if key.fd in ready else b""
                 heard[key.data] += data
-                if not data or len(heard[key.data]) > LARGEST:
+                over = not data and (key.fd in ready or key.data in ended)
+                if over or len(heard[key.data]) > LARGEST:
                     open_ones.unregister(key.fileobj)
     return {name: _word(process, heard[name], end) for name, process in begun.items()}
 

@@ -102,13 +102,20 @@ def _walk(root: str, at: str, parts: list[str], chain: tuple[str, ...]) -> Itera
 def _entries(root: str, at: str) -> list[tuple[str, bool]]:
     try:
         with os.scandir(os.path.join(root, at)) as entries:
-            return [(entry.name, entry.is_dir()) for entry in entries]
+            return [(entry.name, _is_folder(entry)) for entry in entries]
     except NotADirectoryError:
         return []
     except FileNotFoundError:
         return []
     except OSError as e:
         raise Unpinnable(f"{at or '.'} cannot be read: {os.strerror(e.errno or 0)}") from None
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle, say: refused where a pattern names it, and no reason to read nothing beside it
+        return False
 
 
 def _within(root: str, path: str) -> str:

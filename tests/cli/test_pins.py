@@ -323,6 +323,16 @@ def test_accept_drift_where_nothing_drifted_says_so(durun: Program) -> None:
     assert durun("resume", "--all", "--accept-drift", exit=2)
 
 
+def test_what_a_tool_leaves_behind_is_not_waited_for(durun: Program) -> None:
+    left = "n=0; until test -e over; do sleep 0.05; n=$((n + 1)); test $n -lt 150 || { touch waited; exit; }; done"
+    words = json.dumps(["sh", "-c", f"{{ {left}; }} & printf 'pay\\n1.0\\n'"])
+    plan(durun, f"{{tools: {{pay: {words}}}}}", "a: {pass: {}, next: succeeded}")
+    id = durun.start()
+    (durun.folder / "over").touch()
+    assert not (durun.folder / "waited").exists()
+    assert durun.show(id)["pins"]["tools"] == {"pay": "pay\n1.0"}
+
+
 def test_the_tools_of_a_plan_that_is_called_are_asked_too(durun: Program) -> None:
     tool(durun, "echo 1.0")
     plan(durun, "{tools: {pay: [pay, inner]}}", "a: {pass: {}, next: succeeded}", name="child.yaml")

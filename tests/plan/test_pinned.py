@@ -53,6 +53,15 @@ def test_a_link_within_the_folder_is_followed_and_makes_no_circle(tmp_path: Path
     assert found(str(tmp_path), [(0, "d/y")])[0]["d/y"] == found(str(tmp_path), [(0, "e/y")])[0]["e/y"]
 
 
+def test_a_link_that_leads_nowhere_keeps_nothing_beside_it_from_being_pinned(tmp_path: Path) -> None:
+    write(tmp_path, "d/x")
+    (tmp_path / "d" / "circle").symlink_to("circle")
+    (tmp_path / "d" / "gone").symlink_to("nothing")
+    assert matched(str(tmp_path), "d/x") == ["d/x"]
+    for name in ("circle", "gone"):
+        assert [why for _, why in found(str(tmp_path), [(0, f"d/{name}")])[1]][0].startswith(f"d/{name} cannot be read")
+
+
 @pytest.mark.parametrize("pattern", ["/etc/passwd", "../x", "d/../../x", "gone", "d", "none/**", "out", "dir/x", "pipe"])
 def test_what_leads_out_or_is_no_file_is_refused(tmp_path: Path, pattern: str) -> None:
     folder = tmp_path / "plans"
