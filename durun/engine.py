@@ -62,6 +62,7 @@ from durun.store.runs import Held, Judged, Note, Pinned, Store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered, or shares something
+    from durun.effects.tools import Question
     from durun.messages import Delivery
     from durun.turns import Turns
 
@@ -609,12 +610,23 @@ def tools_now(pinned: Pinned, run: Run) -> Drifted | None:
     if not run.tools:
         return None
     from durun.effects.tools import asked
+
+    return drift_of(run, asked(*question(pinned, run)))
+
+
+def question(pinned: Pinned, run: Run) -> Question:
+    """How the pinned tools of a run are asked."""
     from durun.outbox import environment
-    from durun.pins import drifted
     from durun.plan.canonical import tools_of
 
     tools = {name: argv for name, argv in tools_of(pinned.plan).items() if name in run.tools}
-    words = asked(tools, *environment(pinned.plan, pinned.pins["base"], pinned.pins["env"]), pinned.directory)
+    return (tools, *environment(pinned.plan, pinned.pins["base"], pinned.pins["env"]), pinned.directory)
+
+
+def drift_of(run: Run, words: dict[str, Json]) -> Drifted:
+    """What follows for a run from what its tools have said."""
+    from durun.pins import drifted
+
     return Drifted(drifted(run.tools, words), words)
 
 

@@ -5,6 +5,7 @@ Rules:
 - what is ready in several runs is committed together, a savepoint each; what those commits begin goes to the keeper in one piece
 - a run that only waits is let go: what is due next is found by the file's indexes, so ten thousand that wait cost nothing
 - what is refused to one run is said, and that run is let go; a file that cannot be used ends the process
+- a run's pinned tools are asked before it is taken up, beside all else: one that hangs holds up its own runs alone
 - told to stop, it begins nothing more and leaves what is under way to its keeper
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from durun.effects.command import Commands, Full, KeeperGone
-from durun.engine import SIGN, Engine, Signals, World, new_place, tools_now
+from durun.engine import SIGN, Engine, Signals, World, drift_of, new_place, question
 from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
 from durun.machine.model import TERMINAL, Phase, Run
@@ -28,6 +29,10 @@ from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.messages import Messages
 from durun.store.runs import Driver, Held, Pinned, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from durun.effects.tools import Beside
 
 Json = Any
 
@@ -85,6 +90,7 @@ class Work:
         self.slots: dict[int, Slot] = {}
         self._plans: dict[str, Plans] = {}
         self._refused: dict[int, tuple[tuple[int, int], float]] = {}  # run -> ((fence, seq) when it could not go on, not before)
+        self._tools: Beside | None = None  # once a run has any
         self._undelivered: dict[int, float] = {}  # run -> not before: its messages could not be delivered
         self._seen = -1
         self._look_at = 0.0  # when the file is looked into, though nobody has written
@@ -245,17 +251,35 @@ class Work:
             return False
         changed = self.store.changed()
         if changed == self._seen and time.monotonic() < self._look_at:
-            return False
+            return self._asks
         self._seen = changed
         now, room = self.world.now(), min(MANY, self._concurrency - len(self.slots))
         found = [no for no in read.to_work(self.store.file, self._alive, now) if self._may(no)]
-        self._take(found[:room])
+        self._take(self._with_answers(found, room))
         self._deliver_alone(now, found, self._concurrency - len(self.slots))
         soon = read.next_due(self.store.file, now)
         wait = 0.0 if len(found) > room else LATER if soon is None else max(0.05, (soon - now) / 1000)
         again = min((until for _, until in self._refused.values()), default=float("inf"))
-        self._look_at = min(time.monotonic() + wait, again)
-        return len(found) > room
+        self._look_at = min(time.monotonic() + (min(wait, TICK) if self._asks else wait), again)
+        return len(found) > room or self._asks
+
+    @property
+    def _asks(self) -> bool:
+        return self._tools is not None and self._tools.busy
+
+    def _with_answers(self, found: list[int], room: int) -> list[int]:
+        """So many of these runs as there is room for, whose tools have been asked, or that have none."""
+        asked = set(read.with_tools(self.store.file, found))
+        if asked and self._tools is None:
+            from durun.effects.tools import Beside
+
+            self._tools = Beside()
+        if self._tools is None:
+            return found[:room]
+        self._tools.only(asked)
+        for no in [no for no in found[:MANY] if no in asked and self._tools.knows(no) is None]:
+            self._tools.ask(no, question(self.store.pinned(no), self.store.load(no).run))
+        return [no for no in found if no not in asked or self._tools.knows(no)][:room]
 
     def _may(self, no: int) -> bool:
         """Whether a run is not held here already, and has changed since it could not go on, or its time has come."""
@@ -306,9 +330,10 @@ class Work:
         engine.delivery = slot.delivery
         self.slots[no] = slot
         slot.seq = held.seq
-        said = tools_now(pinned, at.run) if at.run.undoing is None else None
-        if said is not None and (said.found or at.run.drift is not None):
-            engine.move(said)
+        if self._tools is not None and self._tools.knows(no):
+            said = drift_of(at.run, self._tools.words(no))
+            if at.run.undoing is None and (said.found or at.run.drift is not None):
+                engine.move(said)
         engine.begin_driving()
 
     def _slot(self, no: int, pinned: Pinned, run: Run) -> Slot:
@@ -374,6 +399,8 @@ class Work:
 
     def close(self) -> None:
         """Lets all go; what is under way stays with its keeper, and its notes stay for whoever goes on."""
+        if self._tools is not None:
+            self._tools.close()
         busy = any(slot.deliverer.busy for slot in self.slots.values())
         self._let_go(list(self.slots.values()))
         for commands in [*self._retired, self.commands]:

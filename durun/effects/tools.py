@@ -12,12 +12,19 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 Json = Any
+Question = tuple[dict[str, list[str]], dict[str, str], tuple[str, ...], str]  # what `asked` takes
 PATIENCE = 10.0  # s for all of them
 LARGEST = 16 * 1024  # bytes of one
 LOOK = 0.05  # s between looks at whether one has ended
+SIDE_BY_SIDE = 8  # questions at a time
 
 
 def asked(tools: dict[str, list[str]], env: dict[str, str], without: tuple[str, ...], directory: str) -> dict[str, Json]:
@@ -78,3 +85,41 @@ def _word(process: subprocess.Popen[bytes], out: bytes, end: float) -> Json:
         return {"failed": f"it said more than {LARGEST >> 10} KiB"}
     text = out.decode("utf-8", "backslashreplace").replace("\0", "\\x00").strip()
     return {"said": text} if text else {"failed": "it said nothing on stdout"}
+
+
+class Beside:
+    """Asks the tools of runs while this process does something else. Those that are asked alike at one time are asked once."""
+
+    def __init__(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)
+        self._answers: dict[int, Future[dict[str, Json]]] = {}  # by run
+        self._open: list[tuple[Question, Future[dict[str, Json]]]] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._answers)
+
+    def ask(self, run: int, question: Question) -> None:
+        self._open = [(asked_for, answer) for asked_for, answer in self._open if not answer.done()]
+        alike = next((answer for asked_for, answer in self._open if asked_for == question), None)
+        if alike is None:
+            alike = self._pool.submit(asked, *question)
+            self._open.append((question, alike))
+        self._answers[run] = alike
+
+    def knows(self, run: int) -> bool | None:
+        """Whether a run's tools have said what they say by now; None where they were not asked."""
+        return self._answers[run].done() if run in self._answers else None
+
+    def words(self, run: int) -> dict[str, Json]:
+        """What they have said; to be asked anew for another time."""
+        return self._answers.pop(run).result()
+
+    def only(self, runs: Collection[int]) -> None:
+        """Forgets what was asked for other runs than these."""
+        self._answers = {no: answer for no, answer in self._answers.items() if no in runs}
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)

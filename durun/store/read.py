@@ -144,6 +144,12 @@ def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
     return list(found)
 
 
+def with_tools(file: File, runs: list[int]) -> list[int]:
+    """Those of these runs whose tools are asked before they go on."""
+    sql = "SELECT no FROM runs WHERE no IN (SELECT value FROM json_each(?)) AND tools IS NOT NULL AND undoing IS NULL"
+    return [no for (no,) in rows(file.db, sql, (str(runs),))]
+
+
 def next_due(file: File, now: int) -> int | None:
     """When something is due next (UTC ms) that is not due yet: a wait of a run, or a message."""
     found = rows(file.db, "SELECT min(due) FROM positions WHERE due > ?", (now,))[0][0]

@@ -184,6 +184,26 @@ def test_messages_of_a_run_that_cannot_go_on_keep_no_other_run_waiting(durun: Pr
     durun.audited = False  # a language that there is not
 
 
+def test_tools_that_hang_hold_up_their_own_runs_alone_and_are_asked_once_for_all_that_ask_alike(durun: Program) -> None:
+    states = "a: {wait: 1h, next: b}\n  b: {run: 'echo $DURUN_RUN_ID >> \"$LEDGER\"', idempotent: true, next: succeeded}"
+    hangs = "if test -e slow; then echo asked >> asked; until test -e go; do sleep 0.05; done; fi; echo 1.0"
+    tools = "pins: {env: [LEDGER], tools: {pay: [sh, -c, " + json.dumps(hangs) + "]}}\n"
+    durun.plan(f"{tools}start: a\nstates:\n  {states}\n", "tools.yaml")
+    durun.plan(f"start: a\nstates:\n  {states}\n")
+    for id in ("t0", "t1", "t2"):
+        durun("start", "tools.yaml", "--id", id, "--no-wait", "-q", exit=3)
+    durun("start", "plan.yaml", "--id", "r", "--no-wait", "-q", exit=3)
+    make_due(durun)
+    (durun.folder / "slow").touch()
+    working = durun.begin("work", "--once", "-q")
+    until(lambda: durun.lines() == ["r"])
+    asked = durun.folder / "asked"
+    assert until(lambda: asked.exists() and asked.read_text()) == "asked\n"
+    (durun.folder / "go").touch()
+    working.communicate(timeout=60)
+    assert working.returncode == 0 and sorted(durun.lines()) == ["r", "t0", "t1", "t2"]
+
+
 def test_a_limit_holds_among_the_runs_of_one_process_and_all_have_their_turn(durun: Program) -> None:
     durun.plan(
         """
