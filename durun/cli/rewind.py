@@ -36,7 +36,8 @@ def rewind(
     if left:  # an undoing run delivers nothing more, and what it left before that state is not to be forgotten
         id = read_id(file, no)
         raise NotPossible(
-            f"run {id}: {left} of its messages are not delivered: `durun outbox deliver {id}` first; nothing was changed"
+            f"run {id}: {left} of its messages are not delivered: `durun outbox deliver {id}` first, or `durun outbox drop`;"
+            " nothing was changed"
         )
     _said(read_id(file, no), state, since, undo=undo, repeat=repeat, plan=store.pinned(no).plan)
     with driver(where(db), create=False, quiet=quiet) as d:
@@ -53,6 +54,10 @@ def rewind(
         say(f"run {doc['id']} is {doc['status']}: it goes back to {event.state} once what it did since is undone" + ways)
     else:
         say(f"run {doc['id']} stands before {event.state} again: `durun resume {doc['id']}` goes on")
+        if left := 0 if undo else undelivered(store, no):
+            say(
+                f"{left} of its messages are still left to be delivered, beside those it leaves anew: `durun outbox ls {doc['id']}`"
+            )
     return 0
 
 

@@ -8,6 +8,7 @@ from durun.errors import NotPossible
 from durun.machine import rewind
 from durun.machine.events import Rewind
 from durun.machine.model import Checkpoint, StateRow
+from durun.machine.scope import without_once
 from durun.plan.canonical import Plan
 from durun.plan.units import show_moment
 from durun.store import read
@@ -61,7 +62,7 @@ def _effects(store: Store, no: int, places: set[tuple[str, str, int]]) -> list[S
     )
     found = [Since(*row) for row in rows(store.file.db, sql, (no,))]
     counts = [e for e in found if e.undo in ("owed", "failed") or (e.status in MAY_HAVE_HAPPENED and e.undo != "undone")]
-    return [e for e in counts if (e.scope, e.state, e.visit) in places]
+    return [e for e in counts if (e.scope, without_once(e.state), e.visit) in places]
 
 
 def _row(store: Store, no: int, plan: Plan, at: Checkpoint, name: str, how: Json) -> StateRow:

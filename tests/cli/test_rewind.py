@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 
 from program import Program, until
 
@@ -152,3 +153,35 @@ def test_killed_while_it_undoes_it_goes_on_and_goes_back_once(durun: Program) ->
     (durun.folder / "go").write_text("")
     durun("resume", id, exit=3)
     assert durun.lines() == ["a", "undo a", "a"] and durun.show(id)["status"] == "waiting"
+
+
+def test_what_was_done_once_inside_a_step_is_undone_with_it(durun: Program) -> None:
+    once = f"{sys.executable} -m durun once"
+    durun.plan(
+        f"""
+start: a
+states:
+  a: {{run: '{once} x --undo "echo undo x >> $LEDGER" -- true; {once} y -- true', idempotent: true, next: w}}
+  w: {{wait: {{signal: go}}, next: succeeded}}
+"""
+    )
+    id = durun.start(3)
+    said = durun("rewind", id, "a", "--undo", exit=2).stderr
+    assert "a/once:y (visit 1) is done, and has no undo" in said
+    durun("rewind", id, "a", "--undo", "--repeat")
+    assert durun.lines() == ["undo x"]
+    assert [(u["path"], u["status"]) for u in durun.show(id)["undo"]] == [("a/once:x", "undone")]
+
+
+def test_messages_that_are_not_delivered_are_named(durun: Program) -> None:
+    durun.plan(
+        """
+start: a
+states:
+  a: {run: 'test -e well', background: true, idempotent: true, next: w}
+  w: {wait: {signal: go}, next: succeeded}
+"""
+    )
+    id = durun.start(3)
+    assert f"`durun outbox deliver {id}` first, or `durun outbox drop`" in durun("rewind", id, "a", "--undo", exit=10).stderr
+    assert "2 of its messages are still left to be delivered" in durun("rewind", id, "a", "--repeat").stderr
