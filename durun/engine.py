@@ -321,9 +321,11 @@ class Engine:
             return False
         return (p.phase is Phase.ACTING and p.effect == no) or (p.phase is Phase.PROBING and p.asking == no)
 
-    def take_up(self, state: str | None = None) -> None:
-        """A person resumes the run: what was paused or has failed is taken up, at `state` where one is named."""
-        if state is not None or self.at.run.status in (Status.FAILED, Status.PAUSED):
+    def take_up(self, state: str | None = None, *, failed_items: bool = False) -> None:
+        """A person resumes the run: what was paused or has failed, or its failed items, at `state` where one is named."""
+        if failed_items:
+            self.move(TakeUp(state, failed_items=True))
+        elif state is not None or self.at.run.status in (Status.FAILED, Status.PAUSED):
             self.move(TakeUp(state))
 
     def drive(self, *, wait: bool = True, sit: bool = False) -> None:

@@ -35,6 +35,7 @@ HELP = {
     "wait": "Sit out what only a person or a signal can move, too: go on listening until the run has ended.",
     "detach": "Go on in the background, and leave as soon as the run is held there.",
     "from_": "Begin a run that failed anew at this state: a new visit, with a new key.",
+    "failed_items": "Take up the failed items of a run that succeeded without them; a state may be named behind it.",
     "after_restore": "Go on with what was in flight in a backup or a copy: what may have happened since is then in doubt.",
     "older_than": "Only what ended so long ago (90d, 12h).",
     "forget_id": "Forget the ids given with --id, too: given again they begin a new run.",

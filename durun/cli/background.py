@@ -80,7 +80,7 @@ def send_off(file: File, no: int, options: Json, *, quiet: bool, as_json: bool =
     from durun.effects.background import Background
 
     s = read.summary(file, no, alive_in(file.path))
-    if s.status in read.ENDED and s.status != "failed":
+    if s.status in read.ENDED and s.status != "failed" and not options.get("failed_items"):
         say(f"run {s.id} is {s.status} already: there is nothing to go on with")
         return _shown(file, no, exit_of(s.status), as_json)
     hold = read.hold(file)

@@ -367,19 +367,26 @@ def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
 
 def resume(
     runs: list[str] | None = None, *, all: bool = False, concurrency: int = 4, from_: str | None = None,
-    accept_drift: bool = False, detach: bool = False, after_restore: bool = False, wait: bool = False, no_wait: bool = False,
-    quiet: bool = False, json: bool = False, db: str | None = None,
+    failed_items: bool = False, accept_drift: bool = False, detach: bool = False, after_restore: bool = False,
+    wait: bool = False, no_wait: bool = False, quiet: bool = False, json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
     """Go on with runs where they stood: after a crash, a pause, a failure, or when their time has come.
 
     With --all: the interrupted and due ones, and those that `pause --all` held; with --after-restore, those that were restored.
+
+    With --failed-items: RUN, or RUN and a state of it; what failed there is done anew, though the run succeeded without it.
     """
     runs = list(dict.fromkeys(runs or []))
+    state = from_
+    if failed_items and len(runs) == 2:
+        *runs, state = runs
     _one_of(wait, no_wait)
     if bool(runs) == all:
         raise Usage("name the runs, or say --all")
-    if from_ is not None and len(runs) != 1:
-        raise Usage("--from goes with one run")
+    if from_ is not None and (len(runs) != 1 or failed_items):
+        raise Usage("--from goes with one run" + ", and not with --failed-items" * failed_items)
+    if failed_items and len(runs) != 1:
+        raise Usage("--failed-items goes with one run, and at most one state of it")
     if accept_drift and len(runs) != 1:
         raise Usage("--accept-drift goes with one run")
     if concurrency < 1:
@@ -387,7 +394,8 @@ def resume(
     path = where(db)
     if len(runs) == 1 and not detach:
         with driver(path, create=False, quiet=quiet) as d:
-            more: dict[str, Json] = {"start_at": from_, "accept_drift": accept_drift, "after_restore": after_restore}
+            more: dict[str, Json] = {"start_at": state, "failed_items": failed_items}
+            more |= {"accept_drift": accept_drift, "after_restore": after_restore}
             return d.go_on(read.number(d.file, runs[0]), no_wait=no_wait, sit=wait, json=json, **more)
     if wait and not detach:
         raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
@@ -398,7 +406,7 @@ def resume(
     chosen = several.held_or_due(file, after_restore) if all else [(read.number(file, run), "any") for run in runs]
     options: dict[str, Json] = {"no_wait": no_wait, "sit": wait, "after_restore": after_restore}
     if detach:
-        options |= {"start_at": from_, "accept_drift": accept_drift}
+        options |= {"start_at": state, "failed_items": failed_items, "accept_drift": accept_drift}
         codes = [send_off(file, no, {**options, "take_up": how}, quiet=quiet) for no, how in chosen]
     else:
         more = {"after_restore": True} if after_restore else {}
@@ -501,19 +509,20 @@ class DriverProcess:
 
     def go_on(
         self, no: int, *, no_wait: bool, json: bool, sit: bool = False, start_at: str | None = None, take_up: str = "any",
-        after_restore: bool = False, accept_drift: bool = False,
+        failed_items: bool = False, after_restore: bool = False, accept_drift: bool = False,
     ) -> int:  # fmt: skip
         """Takes a run over and drives it from where it stands. `take_up`: any, or only what is `paused`, or was `held`
-        with the whole file, or none: then a run that was paused or has failed stays so. `accept_drift`: a person goes on with
+        with the whole file, or none: then a run that was paused or has failed stays so. `failed_items`: those of a run that has
+        succeeded, in `start_at` where one is named. `accept_drift`: a person goes on with
         what its tools say now."""
         self.notice()
         summary = read.summary(self.file, no, self.alive)
-        if summary.status in read.ENDED and summary.status != "failed" and start_at is None:
+        if summary.status in read.ENDED and summary.status != "failed" and start_at is None and not failed_items:
             say(f"run {summary.id} is {summary.status} already: there is nothing to go on with")
             if no in read.undelivered(self.file):
                 self.deliver(no)
             return self._show(no, json=json)
-        if start_at is None and self._is_sat_out(summary):
+        if start_at is None and not failed_items and self._is_sat_out(summary):
             code = self._wake(summary, accept=accept_drift, json=json)
             if code is not None:
                 return code
@@ -524,7 +533,7 @@ class DriverProcess:
             run = engine.at.run
             paused = take_up == "paused" and run.status is Status.PAUSED
             if take_up == "any" or paused or (take_up == "held" and run.status is Status.PAUSED and run.reason == "all"):
-                engine.take_up(start_at)
+                engine.take_up(start_at, failed_items=failed_items)
             then()
             self.held()
             self._drive(engine, wait=not no_wait, sit=sit, json=json)

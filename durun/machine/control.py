@@ -56,6 +56,10 @@ def pause(d: Draft, event: Pause) -> None:
 def take_up(d: Draft, event: TakeUp) -> None:
     """A person resumes a run that was paused, or that failed."""
     run = d.run
+    if event.failed_items:
+        from durun.machine import tolerated
+
+        return tolerated.take_up(d, event.state)
     if event.state is not None:
         return _take_up_from(d, event.state)
     if run.status is Status.PAUSED:

@@ -20,11 +20,11 @@ The core owns what happens next and whether something is allowed; the edge owns 
 | ended | | | | | | | | | | |
 
 Cancel, Pause and Signal are heard in every phase of a run that has not ended, a TakeUp that names a state in every phase of one
-that has failed; Compensate in any, unless it is compensated. A run that compensates takes NextUndo and NothingOwed, and Resolve
-says what `undo` makes of it. TimeOver, RanOn, Rebooted, NotStopped, Drifted, AcceptDrift, Rewind and Looked speak of the run as a
-whole: with the last one, and with every other, what is queued begins where it has its turn. OnceInDoubt is heard where its attempt
-is under way, and dropped elsewhere. A run that is blocked as `restored` takes AfterRestore, and nothing else. What is not in the
-table raises NotPossible, and then nothing has changed.
+that has failed, one of failed items in every phase of one that has succeeded; Compensate in any, unless it is compensated. A run
+that compensates takes NextUndo and NothingOwed, and Resolve says what `undo` makes of it. TimeOver, RanOn, Rebooted, NotStopped,
+Drifted, AcceptDrift, Rewind and Looked speak of the run as a whole: with the last one, and with every other, what is queued
+begins where it has its turn. OnceInDoubt is heard where its attempt is under way, and dropped elsewhere. A run that is blocked as
+`restored` takes AfterRestore, and nothing else. What is not in the table raises NotPossible, and then nothing has changed.
 """
 
 from __future__ import annotations

@@ -103,9 +103,11 @@ class Settle(NamedTuple):
 
 
 class TakeUp(NamedTuple):
-    """A person resumes a run that failed or was paused; with `state`, one that failed is entered anew there."""
+    """A person resumes a run that failed or was paused; with `state`, one that failed is entered anew there. With `failed_items`,
+    those of one that succeeded, in that state or the only one that has some."""
 
     state: str | None = None
+    failed_items: bool = False
 
 
 class AfterRestore(NamedTuple):

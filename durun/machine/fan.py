@@ -243,7 +243,18 @@ def _end(d: Draft, p: Position, path: str) -> str | None:
         return walk.after_error(d, p, walk.error_of(p, f"{what}_failed", _why(what, items, p, enough)), None)
     values = [i.output if i.status == "succeeded" else None for i in items]
     output = dict(zip((i.label for i in items), values, strict=True)) if state["kind"] == "parallel" else values
+    if p.back_to is not None:
+        return _back_to_the_end(d, p, output)
     return walk.leave(d, p, None, output=output)
+
+
+def _back_to_the_end(d: Draft, p: Position, output: Json) -> str | None:
+    """Where failed items were taken up of a run that had succeeded: it ends in the state in which it had ended."""
+    to = walk.leave(d, p, "succeeded", output=output)
+    state, visit = p.back_to
+    if to is not None and state in d.plan["states"]:
+        d.put(Position("", state, visit, Phase.READY, entered_at=p.entered_at, since=p.since))
+    return to
 
 
 def _why(what: str, items: list[Item], p: Position, enough: int | None) -> str:
@@ -339,7 +350,17 @@ def take_up(d: Draft, p: Position) -> None:
     inner, lost, gone = _to_take_up(d, p)
     row = d.row(p.scope, p.state)
     d.put_row(StateRow(p.scope, p.state, visits=p.visit, peak=row.peak, child=row.child))
-    d.put(p._replace(phase=Phase.INSIDE, lost=lost, gone=gone, closing="", stopping=False, begun=p.begun, target=None))
+    d.put(
+        p._replace(
+            phase=Phase.INSIDE,
+            lost=lost,
+            gone=gone,
+            closing="again" if p.back_to else "",
+            stopping=False,
+            begun=p.begun,
+            target=None,
+        )
+    )
     for q in inner:
         if q.nth is not None:
             d.put_item(d.item(path, q.nth)._replace(status="begun", error=None))

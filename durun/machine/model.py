@@ -124,7 +124,8 @@ class Position(NamedTuple):
     of: int | None = None  # of an undo: the effect it undoes
     settling: bool = False  # of an undo: whether its effect happened is asked first
     owed: Json = None  # of an undo that is settled first: [request, key, error], rendered as far as it could be
-    closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped
+    closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped | again
+    back_to: Json = None  # INSIDE: [state, visit] in which the run had ended, where failed items were taken up after that
     wants: Json = None  # ASKED: the question; LISTENING: the signal and its longest silence; QUEUED: its limit or group
     left: Json = None  # of an undo: its state as the plan had it which the run has left meanwhile
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever

@@ -512,7 +512,7 @@ def after_error(d: Draft, p: Position, error: dict[str, Json], how: str | None) 
     if how is not None and d.run.cancel is None and not p.stopping and _try_again(d, p, error, how):
         return None
     d.put_row(ended(d.row(p.scope, p.state), p, effect=p.effect, error=error, exit=error.get("exit")))
-    for catch in d.state(p)["catch"]:
+    for catch in d.state(p)["catch"] if p.back_to is None else ():  # nothing behind it is entered again
         if retry.matches(catch["on"], error["name"]):
             return _caught(d, p, error, catch["assign"], catch["next"])
     d.put(p._replace(phase=Phase.FAILED, asking=None, cause=None))

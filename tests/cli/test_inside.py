@@ -114,3 +114,58 @@ def test_concurrency_is_kept_after_a_crash(durun: Program) -> None:
         now += 1 if line == "+" else -1
         peak = max(peak, now)
     assert peak == 2
+
+
+def test_failed_items_of_a_run_that_succeeded_are_taken_up_and_nothing_behind_them(durun: Program) -> None:
+    durun.plan(
+        "output: '${{ states.each.items.map(i, i.status) }}'\nstart: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3]'\n"
+        '      failures: 50%\n      run: \'echo "$X" >> "$LEDGER"; test "$X" != 2 || test -e mended\'\n      env: {X: \'${{ item }}\'}\n'
+        "    next: after\n  after: {run: 'echo after >> \"$LEDGER\"', next: succeeded}\n"
+    )
+    run = durun.start(0)
+    before = durun.show(run)
+    assert before["output"] == ["succeeded", "failed", "succeeded"]
+    assert "no state 'other'" in durun("resume", run, "other", "--failed-items", exit=7).stderr
+    for state in ("after", "each[1].do"):
+        durun("resume", run, "--failed-items", state, exit=10)
+    assert durun.show(run) == before, "nothing was changed"
+    (durun.folder / "mended").touch()
+    durun("resume", run, "--failed-items")
+    assert sorted(durun.lines()) == ["1", "2", "2", "3", "after"]
+    shown = durun.show(run)
+    assert shown["output"] == ["succeeded"] * 3 and (shown["status"], shown["state"]) == ("succeeded", "after")
+    assert len({e["key"] for e in shown["effects"]}) == 4 and [e["attempt"] for e in shown["effects"]].count(2) == 1
+    assert "nothing to take up" in durun("resume", run, "--failed-items", "each", exit=10).stderr
+
+
+def test_failed_items_taken_up_survive_a_death(durun: Program) -> None:
+    durun.plan(
+        "output: '${{ states.each.items.map(i, i.status) }}'\nstart: each\nstates:\n  each:\n    map:\n      items: '[1, 2]'\n"
+        "      failures: 1\n      idempotent: true\n      env: {X: '${{ item }}'}\n"
+        '      run: \'echo "$X" >> "$LEDGER"; test "$X" != 2 || test -e mended || exit 1; test "$X" != 2 || test -e go || sleep 60\'\n'
+        "    next: after\n  after: {run: 'echo after >> \"$LEDGER\"', next: succeeded}\n"
+    )
+    run = durun.start(0)
+    (durun.folder / "mended").touch()
+    durun.begin("resume", run, "--failed-items", "each")
+    until(lambda: durun.lines().count("2") == 2)
+    durun.kill_all()
+    assert durun.show(run)["status"] == "interrupted"
+    (durun.folder / "go").touch()
+    durun("resume", run)
+    assert sorted(durun.lines()) == ["1", "2", "2", "2", "after"]
+    assert durun.show(run)["output"] == ["succeeded"] * 2
+
+
+def test_failed_items_are_taken_up_of_one_run_that_succeeded_alone(durun: Program) -> None:
+    durun.plan(
+        "start: each\nstates:\n  each:\n    map:\n      items: '[1]'\n      failures: all\n      start: no\n"
+        "      states: {no: {fail: {error: gone, message: x}}}\n    next: last\n  last: {run: 'test -e mended', next: succeeded}\n"
+    )
+    run = durun.start(1)
+    assert f"durun resume {run}" in durun("resume", run, "--failed-items", exit=10).stderr
+    (durun.folder / "mended").touch()
+    durun("resume", run)
+    assert "where its plan says it ends" in durun("resume", run, "--failed-items", exit=10).stderr
+    durun("resume", "--all", "--failed-items", exit=2)
+    durun("resume", run, "--failed-items", "--from", "last", exit=2)
