@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from durun.plan import http, model, pinned
-from durun.plan.canonical import Plan, State
+from durun.plan.canonical import Plan, State, pinned_names
 from durun.plan.form import canonical
 from durun.plan.model import nearest, not_yet, shown
 from durun.plan.names import BUILT_IN
@@ -74,6 +74,7 @@ def _read(
         *_limits(data),
         *numbers,
         *_children(data, children),
+        *_secrets_alike(data, children),
         *_of_notify(data),
         *pinned.faults(data, files),
         *targets(data),
@@ -120,6 +121,41 @@ def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[
         for name, what in child["input"].items():
             if what["required"] and name not in values:
                 yield Found((*at, "plan"), f"{file} wants the input `{name}`, which has no default", key=True)
+
+
+def _secrets_alike(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[Found]:
+    """Secrets that this plan and those it calls name alike and read elsewhere, or that one of them pins: in a run a name is one."""
+    given = ({"name": one} if isinstance(one, str) else one for one in items(data.get("secrets")))
+    secrets: dict[str, tuple[Json, str]] = {str(one.get("name")): (one, "this plan") for one in given if isinstance(one, dict)}
+    pinned = dict.fromkeys(map(str, items(mapping(data.get("pins")).get("env"))), "this plan")
+    for at, _, state in all_states(data):
+        file = mapping(state.get("plan")).get("file")
+        child = children.get(file) if isinstance(file, str) else None
+        if not isinstance(child, dict):
+            continue
+        for one in child.get("secrets", []):
+            name = one["name"]
+            spec, whose = secrets.setdefault(name, (one, str(file)))
+            if any(spec.get(word) != one.get(word) for word in ("file", "run")):
+                said = f"the secret {name} is read {_source(one)} in {file}, and {_source(spec)} in {whose}"
+                yield Found((*at, "plan", "file"), f"{said}: the two are one in a run; give one of them another name")
+            if name in pinned:
+                said = f"{name} is a secret in {file}, and pinned in {pinned[name]}, so that it would be stored"
+                yield Found((*at, "plan", "file"), f"{said}: give one of them another name")
+        for name in pinned_names(child):
+            if name in secrets and pinned.setdefault(name, str(file)) == file:
+                said = f"{name} is pinned in {file}, so that it would be stored, and a secret in {secrets[name][1]}"
+                yield Found((*at, "plan", "file"), f"{said}: give one of them another name")
+
+
+def _source(secret: Mapping[str, Json]) -> str:
+    """Where a secret is read, in words."""
+    if secret.get("file") is not None:
+        return f"from the file {shown(secret['file'])}"
+    if secret.get("run") is not None:
+        command = secret["run"]
+        return f"from the command {shown(' '.join(map(str, command)) if isinstance(command, list) else command)}"
+    return "from the environment"
 
 
 def _leads_to(state: State) -> set[str]:

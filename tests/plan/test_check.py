@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -769,3 +770,41 @@ def test_what_is_wrong_with_a_limit_or_a_group_is_named(head: str, body: str, sa
 
 def test_a_limit_that_no_state_has_is_said() -> None:
     assert any("no state has the limit `pay`" in f.message for f in told(LIMITED + state("run: [x], idempotent: true, next: b"))[1])
+
+
+CHILD = "durun: 1\nname: c\n{}start: s\nstates: {{s: {{run: 'true', idempotent: true, next: succeeded}}}}\n"
+
+
+def of_calls(tmp_path: Path, head: str, *children: str) -> list[Any]:
+    """The faults of a plan that calls these one after the other."""
+    for n, child in enumerate(children):
+        (tmp_path / f"c{n}.yaml").write_text(CHILD.format(child))
+    states = "".join(f"  a{n}: {{plan: {{file: c{n}.yaml}}, next: {f'a{n + 1}'}}}\n" for n in range(len(children)))
+    text = f"durun: 1\nname: p\n{head}start: a0\nstates:\n{states}  a{len(children)}: {{pass: , next: succeeded}}\n"
+    try:
+        load(text, str(tmp_path / "plan.yaml"))
+    except PlanFaults as e:
+        return e.faults
+    return []
+
+
+@pytest.mark.parametrize(
+    ("head", "children", "line", "said"),
+    [
+        ("secrets: [KEY]\n", ["secrets: [{name: KEY, file: k}]\n"], 6, "from the file `k` in c0.yaml, and from the environment in this"),
+        ("", ["secrets: [{name: KEY, run: [pass, a]}]\n", "secrets: [KEY]\n"], 6, "in c1.yaml, and from the command `pass a` in c0.yaml"),
+        ("pins: {env: [KEY]}\n", ["secrets: [KEY]\n"], 6, "KEY is a secret in c0.yaml, and pinned in this plan"),
+        ("secrets: [KEY]\n", ["pins: {env: [KEY]}\n"], 6, "KEY is pinned in c0.yaml, so that it would be stored, and a secret in this plan"),
+    ],
+)  # fmt: skip
+def test_a_name_that_means_two_things_in_a_plan_and_what_it_calls_is_refused(
+    tmp_path: Path, head: str, children: list[str], line: int, said: str
+) -> None:
+    (fault,) = of_calls(tmp_path, head, *children)
+    assert said in fault.message and "another name" in fault.message
+    assert fault.line == line and fault.column > 1
+
+
+def test_a_secret_that_is_read_at_one_place_may_be_named_by_all(tmp_path: Path) -> None:
+    of = "secrets: [{name: KEY, run: [pass, a]}, OTHER]\n"
+    assert not of_calls(tmp_path, of, of, "secrets: [OTHER]\n")
