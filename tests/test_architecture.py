@@ -55,7 +55,13 @@ DOORS = {
     "pycurl": ("effects",),
     "sqlite3": (),
 }
-HEAVY = ("plan.load", "plan.check", "plan.model", "plan.form")  # only cli may import these: a driver that resumes does not
+HEAVY = (
+    "plan.load",
+    "plan.check",
+    "plan.model",
+    "plan.form",
+    "plan.language",
+)  # only cli may import these: a driver that resumes does not
 
 
 def place(path: Path) -> str:

@@ -29,6 +29,7 @@ HELP = {
     "set": "NAME=VALUE, read by its type: an input (NAME=@FILE and NAME=@- read it from there), or with migrate a var.",
     "repeat": "What the run did since is begun again, with new visits and new keys.",
     "format": "With graph: mermaid (default) or dot.",
+    "out": "Write it into this file.",
     "map": "OLD=NEW: what a state of the run's plan is called in the new one.",
     "input": "A JSON file with inputs; - is stdin.",
     "id": "The id of the run. Given again with the same plan and input it does what resume does.",
