@@ -16,12 +16,14 @@ from durun.engine import Engine, World, new_place, real_world
 from durun.machine import decide
 from durun.machine.events import Moment
 from durun.machine.model import Checkpoint, Run, Status, apply
+from durun.messages import Delivery
 from durun.outbox import Deliverer
 from durun.plan.digest import canonical_text, digest
 from durun.plan.expressions import Evaluator
 from durun.plan.load import load
 from durun.plan.schema import kind
 from durun.store.file import File
+from durun.store.messages import Messages
 from durun.store.runs import Birth, Driver, Store
 
 
@@ -159,6 +161,19 @@ class DrivingRequests(Driving):
     def _engine(self, held: Any, plan: Any, at: Any) -> Any:
         engine = super()._engine(held, plan, at)
         self.deliverer._sender = MortalSender(self.path + ".d", self.moments)
+        return engine
+
+
+class DrivingMessages(Driving):
+    """A driver that delivers too, and may die around each claim and each outcome."""
+
+    def _engine(self, held: Any, plan: Any, at: Any) -> Any:
+        engine = super()._engine(held, plan, at)
+        store: Any = Mortal(Messages(self.file, Store(self.file).effect), self.moments, {"claim", "put"})
+        alive = lambda place: driver_alive(self.path + ".d", place)  # noqa: E731
+        engine.delivery = Delivery(
+            store, held.no, at.run, engine.performer, engine._moment, self.identity.place, alive, lambda _: None
+        )
         return engine
 
 

@@ -299,10 +299,20 @@ def look_at_header(path: str, size: int) -> None:
     except OSError as e:
         raise StoreUnusable(f"{path} cannot be read: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        if _is_to_be_undone(path):
+            return
         raise StoreUnusable(f"{path} is damaged, or no database: name another with --db or $DURUN_DB")
     version, application = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (60, 68))
     if application or version:
         refuse_by_marks(path, version, application, empty=False)
+
+
+def _is_to_be_undone(path: str) -> bool:
+    """Whether SQLite will first take back what a power cut left half written: a file that was just being born may be torn."""
+    try:
+        return os.stat(path + "-journal").st_size > 0
+    except OSError:
+        return False
 
 
 def _refuse_remote(path: str) -> None:
@@ -331,12 +341,26 @@ def file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str:
 
 def _make(path: str) -> None:
     folder = os.path.dirname(path)
+    above = folder
+    while not os.path.exists(above):
+        above = os.path.dirname(above)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         _refuse_remote(folder)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        while folder != above:  # SQLite syncs the folder of its file; what that lies in is ours
+            folder = os.path.dirname(folder)
+            _sync(folder)
     except OSError as e:
         raise StoreUnusable(f"{path} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def make_folder(folder: str) -> None:

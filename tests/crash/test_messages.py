@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from harness import Died, Driving, Moments, Mortal
+from harness import Died, DrivingMessages, Moments
 from receiver import Receiver, answer, drop, half
 
-from durun.effects.locks import driver_alive
 from durun.engine import real_world
 from durun.machine.model import Status
-from durun.messages import Delivery
 from durun.store import read
 from durun.store.audit import audit
-from durun.store.messages import Messages
-from durun.store.runs import Store
 
 PLAN = """
 durun: 1
@@ -43,19 +38,6 @@ states:
     probe: {run: 'grep -q "^c" "$LEDGER"'}
     next: succeeded
 """
-
-
-class DrivingMessages(Driving):
-    """A driver that delivers too, and may die around each claim and each outcome."""
-
-    def _engine(self, held: Any, plan: Any, at: Any) -> Any:
-        engine = super()._engine(held, plan, at)
-        store: Any = Mortal(Messages(self.file, Store(self.file).effect), self.moments, {"claim", "put"})
-        alive = lambda place: driver_alive(self.path + ".d", place)  # noqa: E731
-        engine.delivery = Delivery(
-            store, held.no, at.run, engine.performer, engine._moment, self.identity.place, alive, lambda _: None
-        )
-        return engine
 
 
 def life(folder: Path, plan: str, at: int | None, death: dict[str, bool]) -> tuple[Moments, DrivingMessages]:
