@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from harness import Died, DrivingMessages, Moments
+from harness import Died, Driving, DrivingMessages, Moments, Mortal
 from receiver import Receiver, answer, drop, half
 
-from durun.engine import real_world
+from durun.effects.locks import driver_alive
+from durun.engine import new_place, real_world
+from durun.machine.events import Moment
 from durun.machine.model import Status
+from durun.messages import Delivery, deliver
+from durun.outbox import Deliverer
 from durun.store import read
 from durun.store.audit import audit
+from durun.store.messages import Messages
+from durun.store.runs import Store
 
 PLAN = """
 durun: 1
@@ -139,6 +146,69 @@ def test_at_every_moment_a_request_reaches_a_far_side_that_fails_with_one_key_an
             by_path.setdefault(came.path, set()).add((came.key, came.body))
         assert {path: len(found) for path, found in by_path.items()} == {"/a": 1, "/b": 1}, (at, names[at], far.came)
         assert list(dict.fromkeys(came.path for came in far.came)) == ["/a", "/b"]
+
+
+def delivered_alone(folder: Path, plan: str, at: int | None, *, keeper: bool) -> list[str]:
+    """A run leaves its messages; somebody who does not drive it delivers them, dies at one moment, and others go on."""
+    folder.mkdir()
+    driving = Driving(folder)
+    engine = driving.start(plan, env={"LEDGER": str(folder / "ledger")})
+    engine.drive()
+    driving.leave()
+    moments, lives = Moments(at), 0
+    until = time.monotonic() + 30
+    while True:
+        driving = Driving(folder, moments=None if lives else moments)
+        lives += 1
+        store: Any = Mortal(Messages(driving.file, Store(driving.file).effect), driving.moments, {"claim", "put"})
+        driving.deliverer = Deliverer(driving.commands, 1, driving.store.pinned(1), driving.path, new_place, driving.world.boot)
+        outbox: Any = Mortal(driving.deliverer, driving.moments, {"begin", "receive", "recover"})
+        alive = lambda place: driver_alive(str(folder / "runs.db.d"), place)  # noqa: E731
+        w, place = driving.world, driving.commands.place
+        delivery = Delivery(
+            store, 1, driving.store.load(1).run, outbox,
+            lambda w=w, place=place: Moment(w.now(), w.clock(), w.boot, place, w.draw(), w.reading()), place, alive, lambda _: None,
+        )  # fmt: skip
+        try:
+            deliver(delivery, outbox, lambda: "")
+            driving.deliverer.close(keep=False)
+        except Died:
+            driving.engine = engine  # there is one, so what is on the wire goes with its process
+            driving.die(keeper=keeper)
+            continue
+        broken = audit(driving.file).broken
+        assert not broken, broken
+        left = read.undelivered(driving.file)
+        driving.file.close()
+        if not left:
+            return moments.names
+        assert time.monotonic() < until, left
+
+
+@pytest.mark.parametrize("keeper", [False, True], ids=["deliverer", "deliverer and keeper"])
+def test_at_every_moment_of_one_who_only_delivers_each_command_keeps_its_key_and_its_place(tmp_path: Path, keeper: bool) -> None:
+    names = delivered_alone(tmp_path / "whole", PLAN, None, keeper=False)
+    for at in range(len(names)):
+        delivered_alone(tmp_path / str(at), PLAN, at, keeper=keeper)
+        lines = [line.split() for line in (tmp_path / str(at) / "ledger").read_text().splitlines()]
+        assert len({(word, key) for word, key in lines}) == 4, (at, names[at], lines)
+        assert list(dict.fromkeys(word for word, _ in lines if word != "told")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_at_every_moment_of_one_who_only_delivers_a_far_side_sees_one_key(tmp_path: Path, way: str) -> None:
+    names: list[str] = []
+    for at in [None, *range(40)]:
+        if at is not None and at >= len(names):
+            break
+        far = Receiver()
+        far.say(*WAYS[way], answer())
+        plan = POST.replace("pins: {env: [LEDGER, FAR]}", "pins: {env: [LEDGER]}").replace("${{ pins.env.FAR }}", far.url)
+        seen = delivered_alone(tmp_path / str(at), plan, at, keeper=False)
+        names = names or seen
+        far.close()
+        found = {(came.path, came.key, came.body) for came in far.came}
+        assert len(found) == 2 and far.came[0].path == "/a", (at, names, far.came)
 
 
 def test_half_an_hour_without_the_far_side_loses_nothing_where_the_rule_says_an_hour(tmp_path: Path) -> None:
