@@ -88,9 +88,9 @@ def _shown(file: File, no: int, json: bool) -> int:
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
     dead = sum(m["status"] == "dead" for m in doc["messages"])
     if left := len(doc["messages"]) - dead:
-        say(f"{left} of its messages are left to be delivered: `durun outbox deliver {doc['id']}`")
+        say(f"messages left to be delivered: {left}: `durun outbox deliver {doc['id']}`")
     if dead:
-        say(f"{dead} of its messages could not be delivered, and were given up: `durun outbox ls {doc['id']}`")
+        say(f"messages given up: {dead}: `durun outbox ls {doc['id']}`")
     return exit_of(doc["status"])
 
 

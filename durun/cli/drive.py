@@ -727,9 +727,9 @@ class DriverProcess:
 
         found, id = counted(self.file, engine.held.no), engine.at.run.id
         if found["waiting"]:
-            self._tell(f"{found['waiting']} of its messages are left to be delivered: `durun outbox deliver {id}`")
+            self._tell(f"messages left to be delivered: {found['waiting']}: `durun outbox deliver {id}`")
         if found["dead"]:
-            self._tell(f"{found['dead']} of its messages could not be delivered, and were given up: `durun outbox ls {id}`")
+            self._tell(f"messages given up: {found['dead']}: `durun outbox ls {id}`")
 
     def _end(self, engine: Engine, *, json: bool) -> int:
         self.let_go(engine)

@@ -77,7 +77,7 @@ def ls(
         )
     _say_stranded(lines, quiet=quiet or json)
     if not quiet and not json and (dead := sum(gone for _, gone in open_.values())):
-        say(f"{dead} messages could not be delivered, and were given up: `durun outbox ls`")
+        say(f"messages given up: {dead}: `durun outbox ls`")
     if hold is not None and not quiet and not json:
         say(f"all runs are held since {hold.since} by {hold.by}: `durun resume --all` lets them go on")
     return 0

@@ -112,6 +112,9 @@ class Story:
             return
         self._ended(scope, path, at)
         self.count += 1
+        if data.get("background"):
+            self.keep(f"{path}: left to be delivered", plain=True)
+            return
         took, attempt = self.done[-1].took, self.done[-1].attempt
         more = [f"attempt {attempt}"] * (attempt > 1) + ([span(took)] if took is not None else [])
         self.keep(f"{path}: done" + (f" ({', '.join(more)})" if more else ""), plain=True)

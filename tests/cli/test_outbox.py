@@ -41,7 +41,7 @@ def test_what_is_given_up_holds_back_its_own_run_until_somebody_says_what_become
     durun.plan(PLAN)
     said = durun("start", "plan.yaml", "--id", "r")
     assert "a: not delivered, and given up: exit:1" in said.stderr
-    assert "durun outbox retry r:1" in said.stderr and "1 of its messages are left" in said.stderr
+    assert "durun outbox retry r:1" in said.stderr and "messages left to be delivered: 1" in said.stderr
     assert "run r succeeded" in said.stderr, "the run's own status does not change"
     assert [line for line in durun.lines() if line == "b"] == []
     assert "told of notify:succeeded" in durun.lines(), "a notify waits for none"
@@ -50,7 +50,7 @@ def test_what_is_given_up_holds_back_its_own_run_until_somebody_says_what_become
     assert "b" in durun.lines(), "another run is not held back"
     run = json.loads(durun("ls", "--json").stdout)["runs"]
     assert {r["id"]: (r["undelivered"], r["dead"]) for r in run} == {"r": (1, 1), "other": (0, 0)}
-    assert "1 messages could not be delivered" in durun("ls").stderr
+    assert "messages given up: 1" in durun("ls").stderr
     assert listed(durun) == [("a", "dead"), ("b", "waiting")]
     doc = json.loads(durun("outbox", "ls", "--json").stdout)
     assert (doc["depth"], doc["dead"]) == (2, 1) and doc["oldest_age"] > 0 and doc["messages"][1]["behind"] == "r:1"
@@ -159,7 +159,7 @@ def test_what_a_message_wrote_before_it_failed_is_shown_and_a_cancel_names_it_as
     said = durun("outbox", "show", "r:1").stdout
     assert "stderr   5\n" in said and "stderr   9\n" in said and "stderr   4\n" not in said
     said = durun("cancel", "r", exit=4).stderr
-    assert "1 of its messages could not be delivered" in said and "left to be delivered" not in said
+    assert "messages given up: 1" in said and "left to be delivered" not in said
 
 
 def test_whoever_is_told_is_told_once_of_each_change(durun: Program) -> None:
