@@ -30,6 +30,7 @@ HELP = {
     "repeat": "What the run did since is begun again, with new visits and new keys.",
     "format": "With graph: mermaid (default) or dot.",
     "out": "Write it into this file.",
+    "answers": "A file (YAML or JSON) with what the world says: a path to a list of answers.",
     "map": "OLD=NEW: what a state of the run's plan is called in the new one.",
     "input": "A JSON file with inputs; - is stdin.",
     "id": "The id of the run. Given again with the same plan and input it does what resume does.",

@@ -60,7 +60,7 @@ def start(
         from durun.cli.pinned import with_files
 
         birth = with_files(birth, loaded)
-    run, types = _newborn(found, id, birth, values)
+    run, types = newborn(found, id, birth.pins["env"], values)
     if has_tools(found) and (id is None or file is None or Store(file).id_of(id) is None):
         from durun.cli.pinned import words_of
 
@@ -306,7 +306,7 @@ def _utf8(text: str, what: str) -> str:
     return text
 
 
-def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Run, Json]:
+def newborn(plan: Plan, id: str | None, env: Json, values: Json) -> tuple[Run, Json]:
     """The run before its first move, with the first values of its vars and the types they keep."""
     from durun.machine.clock import allowance
     from durun.plan.schema import kind, validate
@@ -325,9 +325,7 @@ def _newborn(plan: Plan, id: str | None, birth: Birth, values: Json) -> tuple[Ru
         raise PlanRefused(f"the timeout of the run: {e}") from None
     types = {name: "any" if value is None else kind(value) for name, value in first.items()}
     id = id or "".join(LETTERS[b % len(LETTERS)] for b in os.urandom(10))
-    run = Run(
-        id, plan["name"], plan["version"], os.urandom(16).hex(), now, Status.RUNNING, None, values, first, birth.pins["env"], types
-    )
+    run = Run(id, plan["name"], plan["version"], os.urandom(16).hex(), now, Status.RUNNING, None, values, first, env, types)
     return run, types
 
 

@@ -161,6 +161,21 @@ def load(text: bytes | str, file: str, above: tuple[str, ...] = ()) -> Loaded:
     return Loaded(plan, source, told, pinned, texts)
 
 
+def mapping(text: bytes, file: str) -> dict[str, Json]:
+    """A mapping that is no plan, read by the same rules. Raises PlanFaults."""
+    source, troubles = text.removeprefix(BOM).decode("utf-8", "replace"), list[Trouble]()
+    lines = Lines(source)
+    try:
+        _readable(text, source)
+        data, _ = _plain(_compose(source, lines, troubles))
+    except Stop as e:
+        said = "a mapping is wanted here" if e.trouble.message.startswith(("a plan is a mapping", "the plan is empty")) else None
+        troubles.append(e.trouble._replace(message=said) if said else e.trouble)
+    if troubles:
+        raise PlanFaults([lines.fault(file, t) for t in troubles], source)
+    return data
+
+
 def _pinned(folder: str, data: dict[str, Json]) -> tuple[Manifest, list[tuple[int, str]]]:
     """The files that `pins.files` names, and the patterns that are refused."""
     pins = data.get("pins")
