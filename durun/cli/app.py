@@ -28,7 +28,7 @@ HELP = {
     "quiet": "Say nothing while it moves; with ls, print ids alone.",
     "set": "NAME=VALUE, read by its type: an input (NAME=@FILE and NAME=@- read it from there), or with migrate a var.",
     "repeat": "What the run did since is begun again, with new visits and new keys.",
-    "format": "With graph: mermaid (default) or dot.",
+    "format": "With graph: mermaid (default) or dot; with report: md (default), json or html.",
     "out": "Write it into this file.",
     "answers": "A file (YAML or JSON) with what the world says: a path to a list of answers.",
     "map": "OLD=NEW: what a state of the run's plan is called in the new one.",

@@ -71,13 +71,13 @@ def document(file: File, no: int) -> dict[str, Json]:
     alive = alive_in(file.path)
     summary = read.summary(file, no, alive)
     details = read.details(file, no)
-    _look_at_onces(file, no, details["effects"])
+    look_at_onces(file, no, details["effects"])
     doc = document.run(summary, details, alive=summary.driver is not None and bool(alive(summary.driver)))
     masked: dict[str, Json] = mask_of(file, no).tree(doc)
     return masked
 
 
-def _look_at_onces(file: File, no: int, effects: list[dict[str, Json]]) -> None:
+def look_at_onces(file: File, no: int, effects: list[dict[str, Json]]) -> None:
     """A once without an end whose process is gone is in doubt, though nobody has had reason to write it yet."""
     for e in effects:
         if e["kind"] == "once" and e["status"] == "begin":

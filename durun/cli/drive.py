@@ -269,7 +269,7 @@ def birth_of(plan: Plan, source: str, file: str, values: Json) -> Birth:
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
     texts = {"": hashlib.sha256(source.encode("utf-8")).hexdigest()}
-    pins = {"env": env, "base": base, "durun": __version__, "host": host(), "texts": texts}
+    pins = {"env": env, "base": base, "durun": __version__, "host": host(), "uid": os.getuid(), "texts": texts}
     if secrets:
         pins["secrets"] = secrets
     text, plan_digest = canonical_text(plan), digest(plan)

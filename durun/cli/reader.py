@@ -28,7 +28,7 @@ COMMANDS = {
     "once": "once",
     "migrate": "migrate", "rewind": "rewind",
     "check": "plans", "db path": "plans", "db check": "database", "docs": "pages",
-    "init": "templates", "graph": "graph", "schema": "schema", "simulate": "simulate",
+    "init": "templates", "graph": "graph", "schema": "schema", "simulate": "simulate", "report": "report",
     "db backup": "database", "db restore": "database", "db prune": "prune", "drain": "drain",
 }  # fmt: skip
 at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended

@@ -41,7 +41,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
         "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
-        "effects": [_effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
+        "effects": [effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
         "messages": [message(m) for m in d["messages"]],
         "pins": {
             "env": pins["env"], "directory": d["directory"], "plan": d["plan"], "file": d["file"], "durun": pins["durun"],
@@ -234,7 +234,8 @@ def _position(p: dict[str, Json]) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _effect(e: dict[str, Json]) -> dict[str, Json]:
+def effect(e: dict[str, Json]) -> dict[str, Json]:
+    """A row of the effect log, as `show --json` and `report --json` have it."""
     return {
         "no": e["no"], "path": path_of(e["scope"], e["state"]), "visit": e["visit"], "kind": e["kind"], "key": e["key"],
         "status": e["status"], "attempt": e["attempt"], "exit": e["exit"], "error": e["error"],

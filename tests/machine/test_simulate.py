@@ -16,7 +16,7 @@ from durun.plan.expressions import Evaluator
 
 
 def walk(plan: Any, answers: Any = None, **names: Any) -> Walk:
-    types = {name: "integer" for name in plan["vars"]}
+    types = dict.fromkeys(plan["vars"], "integer")
     run = Run("r", plan["name"], "1", "00" * 16, 1_000_000, Status.RUNNING, None, names, plan["vars"], {}, types)
     made = Walk(plan, run, Script(plan, answers or {}), Evaluator())
     made.go()
