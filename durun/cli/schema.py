@@ -14,13 +14,16 @@ def schema(*, out: str | None = None, json: bool = False) -> int:
     """Print the JSON Schema of the plan language, for editors; with --out into a file."""
     from durun.plan.language import schema as made
 
-    text = _text(made(said_of_keys()))
+    document = made(said_of_keys())
     if out is None:
-        printed(text)
+        if json:
+            out_json(document)
+        else:
+            printed(_text(document))
         return 0
     try:
         with open(out, "w", encoding="utf-8") as f:
-            f.write(text + "\n")
+            f.write(_text(document) + "\n")
     except OSError as e:
         raise NotPossible(f"{out} cannot be written: {os.strerror(e.errno or 0)}") from None
     if json:
