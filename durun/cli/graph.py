@@ -18,7 +18,7 @@ def graph(plan: str, *, format: str = "mermaid", json: bool = False, db: str | N
     """Draw a plan (a file, or - for stdin), or by its id a run: its plan with what was visited and where it stands."""
     if format not in FORMATS:
         raise Usage(f"there is no format {format[:40]!r}; there are {' and '.join(FORMATS)}")
-    made = _of_plan(plan) if plan == "-" or os.path.exists(plan) or os.sep in plan else _of_run(plan, db)
+    made = _of_plan(plan) if plan == "-" or os.path.isfile(plan) or os.sep in plan else _of_run(plan, db)
     from durun.render import graph as drawn
 
     if json:

@@ -32,7 +32,7 @@ from durun.machine.events import (
 )
 from durun.machine.limits import Places, Room, is_worth, limits_of
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Move, Phase, Position, Run, Status, Undo, apply
-from durun.machine.scope import path_of
+from durun.machine.scope import parts, path_of
 from durun.machine.script import Script, end_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
@@ -191,10 +191,16 @@ class Walk:
             if effect is not None and effect.status == "begin":
                 if effect.no in self._stopped:
                     return Ended(effect.no, -15, "sibling")
-                path = path_of(effect.scope, effect.state)
-                path = f"{path}/probe" if effect.kind == "probe" else path
+                path = self._answered_at(effect)
                 return end_of(effect, self.script.place(path), self.script.next(path))
         return None
+
+    def _answered_at(self, effect: Effect) -> str:
+        """Where the script speaks of an effect. What settles a doubt before an undo is the probe of what is undone."""
+        path = path_of(effect.scope, effect.state)
+        if effect.kind != "probe":
+            return path
+        return f"{parts(effect.scope)[-1].path if self.at.positions[effect.scope].settling else path}/probe"
 
     def _asks(self, p: Position) -> bool:
         return p.phase in (Phase.ASKED, Phase.LISTENING) and self._stands.get(_path(p)) != p.visit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -71,3 +72,26 @@ def test_hello_runs_as_its_comment_says(durun: Program) -> None:
     durun("approve", "a", "--resume", cwd=durun.folder / "hello")
     assert (durun.folder / "hello" / "greetings.txt").read_text() == "hello, ann [a]\n"
     assert durun("output", "a").stdout == "hello, ann\n"
+
+
+def test_book_trip_runs_as_its_comment_says(durun: Program) -> None:
+    then = json.loads(durun("init", "book-trip", "--json").stdout)["next"]
+    lines = [line.partition("  #")[0].rstrip("& ") for line in then]
+    service, export, start = (
+        line.replace("python3 ", f"{sys.executable} ").replace("durun ", " ".join(COMMAND) + " ") for line in lines
+    )
+    far_side = subprocess.Popen(
+        shlex.split(service.replace("8765", "0")),
+        cwd=durun.folder / "book-trip",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert far_side.stdout is not None
+    export = export.replace("http://127.0.0.1:8765", far_side.stdout.readline().strip())  # whatever port was free
+    done = subprocess.run(
+        ["sh", "-ec", f"{export}\n{start}"], cwd=durun.folder / "book-trip", env=durun.env, capture_output=True, text=True
+    )
+    far_side.kill(), far_side.communicate()
+    assert done.returncode in (0, 3), done.stderr
+    assert durun.show(done.stdout.strip())["status"] in ("succeeded", "waiting")

@@ -54,6 +54,15 @@ def test_what_was_done_is_undone_the_youngest_first_and_an_undo_may_fail() -> No
     assert begun(made)[-1] == "a~undo" and (made.at.run.status, made.at.run.reason) == ("blocked", "undo_failed")
 
 
+def test_a_doubt_is_settled_by_the_probe_of_its_state_before_it_is_undone() -> None:
+    a = {**RUN, "probe": {"run": ["p"]}, "compensate": {"run": ["u"]}, "catch": [{"on": ["in_doubt"], "next": "b"}]}
+    plan = plan_of({"a": a, "b": {"fail": {"error": "mine"}}}, on_error="compensate")
+    unknown = {"a": {"error": "in_doubt"}, "a/probe": [{"exit": 2}]}
+    assert begun(walk(plan, unknown)) == ["a", "a?", "a~undo?", "a~undo"]
+    made = walk(plan, {**unknown, "a/probe": [{"exit": 2}, {"exit": 1}]})
+    assert begun(made) == ["a", "a?", "a~undo?"] and made.at.run.status == "compensated"
+
+
 def test_people_and_signals_say_what_the_script_says() -> None:
     plan = plan_of({
         "a": {"approval": {"message": "?", "options": ["now", "later", {"name": "never", "reject": True}]}, "timeout": "1d",
