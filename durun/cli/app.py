@@ -60,6 +60,7 @@ HELP = {
     "plan": "Only runs of this plan.",
     "limit": "How many of those that have ended.",
     "all": "All of them.",
+    "children": "Below each run those that it called, as runs of their own.",
     "follow": "Go on printing what comes.",
     "answer": "Which of its answers, where there are several of that kind.",
     "data": "What is filled in, or the payload, as JSON; @FILE and @- read it from there.",

@@ -274,7 +274,11 @@ def resolve(
     except ValueError as e:
         raise Usage(f"--output: {e}") from None
     file = opened(db)
-    no = read.number(file, run)
+    no, child = read.run_or_child(file, run)
+    if child is not None:
+        from durun.cli.child import meant
+
+        state = meant(file, run, state, *(("failed",) if undone else ("doubt", "lost")))[1]
     s = read.summary(file, no, alive_in(file.path))
     failed = _failed_undos(file, s, state) if undone else {}
     event = Resolve(said[0], state, value, output is not None, note, person(), tuple(failed))

@@ -16,11 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Json = Any
+    from durun.store.children import Child
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+    Json = Any
 
 STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
@@ -35,38 +33,43 @@ def _json(value: object) -> None:
 
 
 def ls(
-    *, status: list[str] | None = None, plan: str | None = None, limit: int = 20, all: bool = False, quiet: bool = False,
-    json: bool = False, db: str | None = None,
+    *, status: list[str] | None = None, plan: str | None = None, limit: int = 20, all: bool = False, children: bool = False,
+    quiet: bool = False, json: bool = False, db: str | None = None,
 ) -> int:  # fmt: skip
-    """List runs, the newest first: those in flight, and the last that ended."""
+    """List runs, the newest first: those in flight, and the last that ended. With --children, below each those that it called."""
     unknown = [s for s in status or [] if s not in STATUSES]
     if unknown:
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
     from durun.cli.common import where
 
     lines, hold, open_ = [], None, dict[int, tuple[int, int]]()
+    parts: dict[int, list[dict[str, Json]]] = {}
     there = os.path.exists(where(db))
     if there:
         file = opened(db)
         hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
         open_ = read.undelivered(file)
+        if children:
+            from durun.cli import child
+
+            parts = {s.no: child.lines(file, s) for s in lines}
     if json:
         from durun.render.document import line
 
         _json(
             {
-                "runs": [line(s, open_.get(s.no, (0, 0))) for s in lines],
+                "runs": [one for s in lines for one in (line(s, open_.get(s.no, (0, 0))), *parts.get(s.no, []))],
                 "held": None if hold is None else {"since": hold.since, "by": hold.by},
             }
         )
     elif quiet:
-        print("".join(f"{s.id}\n" for s in lines), end="")
+        print("".join(f"{id}\n" for s in lines for id in (s.id, *(one["id"] for one in parts.get(s.no, [])))), end="")
     elif lines:
         from durun.render.document import line
         from durun.render.text import table, table_now
 
-        found = [line(s) for s in lines]
+        found = [one for s in lines for one in (line(s), *parts.get(s.no, []))]
         if on_terminal(sys.stdout):
             _painted(table_now(found, now(), columns_of(sys.stdout)))
         else:
@@ -99,12 +102,12 @@ def _say_stranded(lines: list[read.Summary], *, quiet: bool) -> None:
 def show(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one run: what happened, what is certain, what is not, what can be done."""
     file = opened(db)
-    no = read.number(file, run)
-    doc = document(file, no)
+    no, child = read.run_or_child(file, run)
+    doc = _document(file, no, child)
     if json:
         _json(doc)
     else:
-        doc["changed"] = _changes(file, no, doc)
+        doc["changed"] = _changes(file, no, doc) if child is None else ""
         from durun.render.text import fitted
         from durun.render.text import show as drawn
 
@@ -113,6 +116,31 @@ def show(run: str, *, json: bool = False, db: str | None = None) -> int:
         else:
             print(drawn(doc))
     return 0
+
+
+def _document(file: File, no: int, child: Child | None) -> dict[str, Json]:
+    """A run, or a child of one, as `show --json` has it."""
+    if child is None:
+        return document(file, no)
+    from durun.cli import child as part
+
+    return part.document(file, child)
+
+
+def _summary(file: File, no: int, child: Child | None, alive: Any) -> read.Summary:
+    if child is None:
+        return read.summary(file, no, alive)
+    from durun.cli import child as part
+
+    return part.summary(file, child, alive)
+
+
+def _history(file: File, no: int, child: Child | None, after: int = 0) -> list[dict[str, Json]]:
+    if child is None:
+        return read.history(file, no, after)
+    from durun.store import children
+
+    return children.history(file, child, after)
 
 
 def _changes(file: File, no: int, doc: dict[str, Json]) -> str:
@@ -140,20 +168,20 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
     from durun.render import text
 
     file = opened(db)
-    no = read.number(file, run)
+    no, child = read.run_or_child(file, run)
     mask = mask_of(file, no)
-    found, after = [mask.tree(doc.event(e)) for e in read.history(file, no)], 0
+    found, after = [mask.tree(doc.event(e)) for e in _history(file, no, child)], 0
     if json:
-        _json({"run": read.summary(file, no, alive_in(file.path)).id, "events": found})
+        _json({"run": _summary(file, no, child, alive_in(file.path)).id, "events": found})
         return 0
     while True:
         for e in found:
             print(text.event(e), flush=follow)
         after = found[-1]["no"] if found else after
-        if not follow or read.summary(file, no, alive_in(file.path)).status in read.ENDED:
+        if not follow or _summary(file, no, child, alive_in(file.path)).status in read.ENDED:
             return 0
         time.sleep(0.2)
-        found = [mask.tree(doc.event(e)) for e in read.history(file, no, after)]
+        found = [mask.tree(doc.event(e)) for e in _history(file, no, child, after)]
 
 
 def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
@@ -164,17 +192,17 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     if follow and json:
         raise Usage("--json gives one document: say it without --follow")
     file = opened(db)
-    no = read.number(file, run)
+    no, child = read.run_or_child(file, run)
     if json:
-        return _logs_document(file, no, state)
+        return _logs_document(file, no, child, state)
     shown: dict[str, int] = {}
     mask = mask_of(file, no, run=True)
     after, alive = 0, alive_in(file.path)
     while True:
-        ended = read.summary(file, no, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
-        attempts = read.history(file, no, after)
+        ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
+        attempts = _history(file, no, child, after)
         after = attempts[-1]["no"] if attempts else after
-        for path in [*_written(attempts, state), *_live(file, no, state)]:
+        for path in [*_written(attempts, state), *_live(file, no, child, state)]:
             shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
         if not follow or ended:
             break
@@ -183,25 +211,27 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
         time.sleep(0.2)
     if not any(shown.values()):
         if state is not None:
-            _refuse_unknown(file, no, state)
+            _refuse_unknown(file, no, child, state)
         what = f"state {state}" if state else "no command"
         said = "has written nothing" if state else "has written anything"
-        say(f"run {read.summary(file, no, alive).id}: {what} {said}")
+        say(f"run {_summary(file, no, child, alive).id}: {what} {said}")
     return 0
 
 
-def _refuse_unknown(file: File, no: int, state: str) -> None:
+def _refuse_unknown(file: File, no: int, child: Child | None, state: str) -> None:
     """Raises NotPossible where a run has been to no state that may be meant, and its plan has none."""
-    from durun.machine.scope import some
+    from durun.machine.scope import plan_of, some
     from durun.plan.canonical import states_in
     from durun.store.runs import Store
 
-    been = any(_meant(state, e["scope"], e["state"]) for e in read.history(file, no) if e["state"] is not None)
+    been = any(_meant(state, e["scope"], e["state"]) for e in _history(file, no, child) if e["state"] is not None)
     plan = Store(file).pinned(no).plan
+    if child is not None:
+        plan = plan_of(plan, child.scope)
     first = state[: min(at for mark in "./[~" if (at := (state + mark).find(mark)) >= 0)]
     if been or first in plan["states"] or state in states_in(plan):
         return
-    id = read.summary(file, no, alive_in(file.path)).id
+    id = _summary(file, no, child, alive_in(file.path)).id
     raise NotPossible(f"run {id} has no state {state!r}; it has {some(list(plan['states']))}")
 
 
@@ -224,12 +254,12 @@ def _meant(wanted: str | None, scope: str, state: str) -> bool:
     return path.startswith(wanted) and (wanted.endswith("/") or path[len(wanted)] in "./[")
 
 
-def _logs_document(file: File, no: int, state: str | None) -> int:
+def _logs_document(file: File, no: int, child: Child | None, state: str | None) -> int:
     from durun.render.document import path_of
 
-    found = [e for e in read.history(file, no) if _of(e, state)]
+    found = [e for e in _history(file, no, child) if _of(e, state)]
     if state is not None and not found:
-        _refuse_unknown(file, no, state)
+        _refuse_unknown(file, no, child, state)
     texts = [
         {
             "path": path_of(e["scope"], e["state"]),
@@ -240,7 +270,7 @@ def _logs_document(file: File, no: int, state: str | None) -> int:
         }
         for e in found
     ]
-    _json({"run": read.summary(file, no, alive_in(file.path)).id, "logs": mask_of(file, no, run=True).tree(texts)})
+    _json({"run": _summary(file, no, child, alive_in(file.path)).id, "logs": mask_of(file, no, run=True).tree(texts)})
     return 0
 
 
@@ -255,13 +285,13 @@ def _text(file: File, path: str | None) -> str | None:
         return None
 
 
-def _live(file: File, no: int, state: str | None) -> list[str]:
+def _live(file: File, no: int, child: Child | None, state: str | None) -> list[str]:
     """Where what is under way writes now."""
     from durun.effects.notes import Begun, Notes
 
-    found = []
+    found, within = [], "" if child is None else child.scope
     for place, token, scope, name in read.under_way(file, no):
-        if _meant(state, scope, name):
+        if scope.startswith(within) and _meant(state, scope[len(within) :], name):
             notes = Notes(file.folder, place)
             notes.refresh()
             said = notes.of(token)
@@ -307,19 +337,27 @@ def _nobody_reads() -> bool:
 def output(run: str, state: str | None = None, *, json: bool = False, db: str | None = None) -> int:
     """Print the output of a run, or of one of its states: a text as it is, anything else as JSON."""
     file = opened(db)
-    no = read.number(file, run)
-    there, value = read.output_of(file, no, state)
+    no, child = read.run_or_child(file, run)
+    there, value = read.output_of(file, no, state) if child is None else _given(file, child, state)
     if not there:
-        s = read.summary(file, no, alive_in(file.path))
+        s = _summary(file, no, child, alive_in(file.path))
         what = f"state {state} of run {s.id}" if state else f"run {s.id}"
         raise NotPossible(f"{what} has no output; the run is {s.status}")
     if json:
-        _json({"run": read.summary(file, no, alive_in(file.path)).id, "state": state, "output": value})
+        _json({"run": _summary(file, no, child, alive_in(file.path)).id, "state": state, "output": value})
     elif isinstance(value, str):
         print(value)
     else:
         _json(value)
     return 0
+
+
+def _given(file: File, child: Child, state: str | None) -> tuple[bool, Json]:
+    """What a child gave, or a state of it: of one before the last that was called there, only what it gave itself is kept."""
+    if state is None:
+        doc = _document(file, child.run, child)
+        return doc["output"] is not None, doc["output"]
+    return read.output_of(file, child.run, child.scope + state) if child.until is None else (False, None)
 
 
 def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | None = None) -> int:
@@ -331,28 +369,28 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
     except ValueError as e:
         raise Usage(f"--timeout: {e}") from None
     file = opened(db)
-    no = read.number(file, run)
+    no, child = read.run_or_child(file, run)
     alive = alive_in(file.path)
     undriven: float | None = None
     while True:
-        s = read.summary(file, no, alive)
+        s = _summary(file, no, child, alive)
         driven = s.driver is not None and alive(s.driver)
         undriven = None if driven else undriven or time.monotonic()
         if s.status in (*read.ENDED, "blocked", "paused", "stranded"):
-            return _ended(file, no, json, exit_of(s.status))
-        if s.status == "waiting" and not driven and read.only_asks(file, no):
-            return _ended(file, no, json, 3)
+            return _ended(file, no, child, json, exit_of(s.status))
+        if s.status == "waiting" and not driven and read.only_asks(file, no, "" if child is None else child.scope):
+            return _ended(file, no, child, json, 3)
         if undriven is not None and time.monotonic() - undriven > 10:
             say(f"run {s.id} is {s.status}, and nobody drives it: durun resume {s.id}")
-            return _ended(file, no, json, 3, quiet=True)
+            return _ended(file, no, child, json, 3, quiet=True)
         if end is not None and time.monotonic() >= end:
             say(f"run {s.id} is {s.status}; it goes on")
-            return _ended(file, no, json, 124, quiet=True)
+            return _ended(file, no, child, json, 124, quiet=True)
         time.sleep(0.05)
 
 
-def _ended(file: File, no: int, json: bool, code: int, *, quiet: bool = False) -> int:
-    doc = document(file, no)
+def _ended(file: File, no: int, child: Child | None, json: bool, code: int, *, quiet: bool = False) -> int:
+    doc = _document(file, no, child)
     if json:
         _json(doc)
     if not quiet:

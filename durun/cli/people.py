@@ -126,7 +126,8 @@ def _by(given: str | None) -> str:
 def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> int:
     file = opened(db)
     noticed(file)
-    no, store = read.number(file, id), Store(file)
+    no, word = _meant(file, id, word)
+    store = Store(file)
     pinned = store.pinned(no)
     refuse_stranded(pinned, read.summary(file, no, alive_in(file.path)).id)
     plan = pinned.plan
@@ -148,6 +149,16 @@ def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> i
     say(told.before or f"run {doc['id']}: {_spelt(word)} is recorded" + (", and its driver goes on" if told.driven else ""))
     say(stands(doc))
     return exit_of(doc["status"]) if resume else 0
+
+
+def _meant(file: File, id: str, word: Word) -> tuple[int, Word]:
+    """The run that is spoken to. What is said to a child is said to the run that called it, and of the child's state."""
+    no, child = read.run_or_child(file, id)
+    if child is None or not isinstance(word, Answer):
+        return no, word
+    from durun.cli.child import meant
+
+    return no, word._replace(state=meant(file, id, word.state, "asked")[1])
 
 
 def _spelt(word: Word) -> str:

@@ -137,6 +137,8 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
         raise ExpressionError(
             f"{id[:80]!a} is no id of a child: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128"
         )
+    if "id" in given:
+        _refuse_taken(d, id)
     try:
         values = input_values(plan, d.evaluate.value(given["input"], names))
     except PlanRefused as e:
@@ -150,9 +152,18 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
     d.enclose(scope.path_of(p.scope, p.state), [])
     d.put(p._replace(phase=Phase.INSIDE, target=None, floor=row.peak, total=1, begun=1))
     d.put(Position(inner, plan["start"], 0, Phase.READY, vars=first, child=child, entered_at=d.moment.now))
-    d.tell("child_begun", p, run=id, plan=plan["name"])
+    d.tell("child_begun", p, run=id, plan=plan["name"], version=plan["version"], input=values, vars=first)
     d.go(inner, plan["start"])
     return None
+
+
+def _refuse_taken(d: Draft, id: str) -> None:
+    """Raises ExpressionError where the id that a plan gives its child is that of the run, or of another child that stands."""
+    if id == d.run.id:
+        raise ExpressionError(f"the id {id} of a child is that of the run itself")
+    for p in d.positions():
+        if p.child is not None and p.child["id"] == id and d.stands(p):
+            raise ExpressionError(f"the id {id} of a child is that of the one that {scope.parts(p.scope)[-1].path} has called")
 
 
 # --- what has ended inside ---
@@ -165,7 +176,8 @@ def succeeded(d: Draft, inner: str, output: Json) -> None:
         return undo.undone(d, inner)
     p = _count_visits(d, part, inner)
     nth = d.position(inner).nth
-    d.tell("succeeded_inside", d.position(inner))
+    gives = {"output": output} if part.kind == "child" and output is not None else {}
+    d.tell("succeeded_inside", d.position(inner), gives=gives)
     d.drop(inner)
     if part.kind == "child":
         d.put(p._replace(won=1))

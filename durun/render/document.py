@@ -28,6 +28,7 @@ def line(s: Summary, undelivered: tuple[int, int] = (0, 0)) -> dict[str, Json]:
         "id": s.id, "plan": s.name, "version": s.version, "status": s.status, "reason": s.reason, "state": s.state,
         "visit": s.visit, "attempt": s.attempt, "due": when(s.due), "created_at": when(s.created_at),
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "undelivered": undelivered[0], "dead": undelivered[1],
+        "parent": None,
     }  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
             "files": {f"{_folder_of(at)}{path}": of for at, tree in d["files"].items() for path, of in tree.items()},
             "tools": {name: word.get("said") for name, word in (d["tools"] or {}).items()},
         },
-        "driver": {"place": s.driver, "alive": alive} if s.driver else None,
+        "driver": {"place": s.driver, "alive": alive} if s.driver else None, "parent": None,
     }  # fmt: skip
 
 

@@ -32,8 +32,13 @@ def coming(ms: int, now: int) -> str:
 
 def table(lines: list[dict[str, Json]]) -> str:
     """`ls`: one line a run, columns as wide as they need."""
-    rows = [HEADS] + [(r["id"], r["plan"], r["status"] + _reason(r), r["state"] or "", r["updated_at"]) for r in lines]
+    rows = [HEADS] + [(_id(r), r["plan"], r["status"] + _reason(r), r["state"] or "", r["updated_at"]) for r in lines]
     return "\n".join(columns([[plain(c) for c in row] for row in rows]))
+
+
+def _id(r: dict[str, Json]) -> str:
+    """The id of a run in a list; that of a child is set below the run that called it."""
+    return ("  " if r["parent"] else "") + str(r["id"])
 
 
 def table_now(lines: list[dict[str, Json]], now: int, width: int) -> str:
@@ -45,7 +50,7 @@ def table_now(lines: list[dict[str, Json]], now: int, width: int) -> str:
     for r in lines:
         due = r["due"] if r["status"] == "waiting" else None
         status = r["status"] + _reason(r) + (f", {coming(moment(due), now)}" if due else "")
-        rows.append([plain(c) for c in (r["id"], r["plan"], status, r["state"] or "", ago(moment(r["updated_at"]), now))])
+        rows.append([plain(c) for c in (_id(r), r["plan"], status, r["state"] or "", ago(moment(r["updated_at"]), now))])
     over = sum(max(len(row[i]) for row in rows) + 2 for i in range(len(HEADS))) - 2 - width
     for i, least in ((1, 12), (3, 12), (0, 24), (1, 4), (3, 5), (0, 10)):
         widest = max(len(row[i]) for row in rows)
@@ -64,6 +69,9 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def show(doc: dict[str, Json], now: int | None = None) -> str:
     """`show`: what happened, what is certain, what is not, what can be done. With `now`, for a person at a terminal."""
     out = [f"{doc['id']}  {doc['plan']} {plain(doc['version'])}", f"  status   {doc['status']}{_reason(doc)}"]
+    if doc["parent"]:
+        of = doc["parent"]
+        out.append(f"  child of {of['run']}, called by {plain(of['path'])} (visit {of['visit']})")
     if doc["state"]:
         out.append(f"  state    {doc['state']} (visit {doc['visit']}, attempt {doc['attempt'] or 1})")
     if now is None:
@@ -228,6 +236,8 @@ def _undos(undo: list[dict[str, Json]]) -> list[str]:
 def can_do(doc: dict[str, Json]) -> list[str]:
     """The commands that go on from here."""
     id = doc["id"]
+    if doc["parent"]:  # it goes with the run that called it
+        return [f"durun show {doc['parent']['run']}"]
     may_undo = any(u["status"] in ("owed", "registered", "failed") for u in doc["undo"])
     undo = [f"durun compensate {id}"] if may_undo else []
     match doc["status"]:

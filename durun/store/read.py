@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from durun.errors import NoSuchRun
+from durun.errors import NoSuchRun, NotPossible
 from durun.plan import LANGUAGE
 from durun.store.file import File, rows
 
@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
     from collections.abc import Callable
     from typing import Any
+
+    from durun.store.children import Child
 
     Json = Any
 
@@ -53,20 +55,37 @@ def _value(text: str | None) -> Json:
 
 
 def number(file: File, id: str) -> int:
-    """The number of the run with this id, or with this as the beginning of its id alone. Raises NoSuchRun."""
-    exact = rows(file.db, "SELECT no FROM runs WHERE id = ?", (id,))
-    if exact:
-        return int(exact[0][0])
-    found = (
-        rows(file.db, "SELECT no, id FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT 6", (id, id + "\U0010ffff")) if id else []
-    )
-    if len(found) == 1:
-        return int(found[0][0])
-    if not found:
-        _not_a_child(file, id)
-        _not_pruned(file, id)
-        raise NoSuchRun(f"there is no run {id!r} in {file.path}: `durun ls --all` lists them")
-    raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
+    """The number of the run with this id, or with this as the beginning of its id alone. Raises NoSuchRun, and NotPossible where
+    it is that of a child, which is moved with its run."""
+    no, child = run_or_child(file, id)
+    if child is not None:
+        parent = summary(file, no, lambda _: True).id
+        said = f"{child.id} is a child of run {parent}, called by {child.path}, and goes with it"
+        raise NotPossible(f"{said}: name {parent}; `durun show {child.id}` shows it")
+    return no
+
+
+def run_or_child(file: File, id: str) -> tuple[int, Child | None]:
+    """The number of the run that an id means, and the child of it, where it is that of one. Raises NoSuchRun."""
+    found = rows(file.db, "SELECT no FROM runs WHERE id = ?", (id,))
+    if found:
+        return int(found[0][0]), None
+    from durun.store import children
+
+    child = children.find(file, id)
+    if child is not None:
+        return child.run, child
+    sql = "SELECT no, id FROM runs WHERE id >= ? AND id < ? ORDER BY id LIMIT 6"
+    found = rows(file.db, sql, (id, id + "\U0010ffff")) if id else []
+    if len(found) > 1:
+        raise NoSuchRun(f"{id!r} fits several runs: {', '.join(r[1] for r in found[:5])}{' …' if len(found) > 5 else ''}")
+    if found:
+        return int(found[0][0]), None
+    child = children.beginning_with(file, id) if id else None
+    if child is not None:
+        return child.run, child
+    _not_pruned(file, id)
+    raise NoSuchRun(f"there is no run {id!r} in {file.path}: `durun ls --all` lists them")
 
 
 def checked(file: File, mark: str) -> tuple[Json, str] | None:
@@ -164,17 +183,6 @@ def _not_pruned(file: File, id: str) -> None:
     for status, ended_at, pruned_at in rows(file.db, "SELECT status, ended_at, pruned_at FROM pruned WHERE id = ?", (id,)):
         how = f"it is {status} since {show_moment(ended_at)}, and was pruned at {show_moment(pruned_at)}"
         raise NoSuchRun(f"run {id} is gone: {how}; `durun db prune {id} --forget-id` forgets it altogether")
-
-
-def _not_a_child(file: File, id: str) -> None:
-    """A child is a part of the run that called it, and is seen and moved with it. Raises NoSuchRun where this is one."""
-    sql = "SELECT runs.id, scope, states.state FROM states JOIN runs ON runs.no = states.run WHERE child = ? LIMIT 1"
-    told = (
-        "SELECT runs.id, scope, history.state FROM history JOIN runs ON runs.no = history.run"
-        " WHERE kind = 'child_begun' AND data ->> 'run' = ? LIMIT 1"
-    )  # of one whose branch or item has ended no row is left
-    for parent, scope, state in (rows(file.db, sql, (id,)) or rows(file.db, told, (id,))) if id else []:
-        raise NoSuchRun(f"{id} is a child of run {parent}, called by {scope}{'.' * bool(scope)}{state}: `durun show {parent}`")
 
 
 def summary(file: File, no: int, alive: Callable[[str], bool]) -> Summary:
@@ -281,13 +289,15 @@ def _pinned_files(file: File, trees: dict[str, str]) -> dict[str, dict[str, str]
     return {at: dict(rows(file.db, sql, (tree,))) for at, tree in trees.items()}
 
 
-def effects(file: File, no: int, limit: int) -> list[dict[str, Json]]:
-    """The last effects of a run, in the order they were intended."""
+def effects(file: File, no: int, limit: int, scopes: tuple[str, str] | None = None) -> list[dict[str, Json]]:
+    """The last effects of a run, in the order they were intended; `scopes`: those alone that stand from the first, before the
+    second."""
     names = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
-    sql = f"SELECT {', '.join(names)} FROM effects WHERE run = ?"
-    found = rows(file.db, f"{sql} AND no > 0 ORDER BY no DESC LIMIT ?", (no, limit))
+    sql = f"SELECT {', '.join(names)} FROM effects WHERE run = ?" + " AND scope >= ? AND scope < ?" * (scopes is not None)
+    of = (no, *(scopes or ()))
+    found = rows(file.db, f"{sql} AND no > 0 ORDER BY no DESC LIMIT ?", (*of, limit))
     out = [dict(zip(names, r, strict=True)) for r in reversed(found)]
-    if onces := rows(file.db, f"{sql} AND no < 0 ORDER BY no LIMIT ?", (no, limit)):
+    if onces := rows(file.db, f"{sql} AND no < 0 ORDER BY no LIMIT ?", (*of, limit)):
         out += [dict(zip(names, r, strict=True)) for r in reversed(onces)]
         out = sorted(out, key=lambda e: e["intended_at"])[-limit:]  # their numbers are of two kinds
     for e in out:
@@ -459,13 +469,10 @@ def taken(file: File, no: int) -> tuple[dict[str, str], int | None]:
     return _value(texts) or {}, at
 
 
-def only_asks(file: File, no: int) -> bool:
-    """Whether a run stands nowhere but where a person is asked or a signal is waited for."""
-    phases = {row[0] for row in rows(file.db, "SELECT DISTINCT phase FROM positions WHERE run = ?", (no,))} - {
-        "ended",
-        "failed",
-        "inside",
-    }
+def only_asks(file: File, no: int, within: str = "") -> bool:
+    """Whether a run (or what of it is in this scope) stands nowhere but where a person is asked or a signal is waited for."""
+    sql = "SELECT DISTINCT phase FROM positions WHERE run = ? AND substr(scope, 1, ?) = ?"
+    phases = {row[0] for row in rows(file.db, sql, (no, len(within), within))} - {"ended", "failed", "inside"}
     return bool(phases) and phases <= {"asked", "listening"}
 
 

@@ -27,8 +27,9 @@ def test_a_child_has_an_id_of_its_own_and_is_part_of_the_run_that_called_it(duru
     child = durun("output", run).stdout.strip()
     assert child.startswith(run + "-")
     assert durun.lines() == [f"say 2 {child}"], "its commands are told its id"
-    said = durun("show", child, exit=5).stderr
-    assert f"{child} is a child of run {run}" in said and f"durun show {run}" in said
+    assert durun.show(child)["parent"] == {"run": run, "path": "call", "visit": 1}
+    said = durun("cancel", child, exit=10).stderr
+    assert f"{child} is a child of run {run}" in said and f"durun show {child}" in said
 
 
 def test_a_child_of_an_item_that_has_ended_is_known_and_the_id_a_plan_gives_is_one(durun: Program) -> None:
@@ -38,8 +39,8 @@ def test_a_child_of_an_item_that_has_ended_is_known_and_the_id_a_plan_gives_is_o
         "        call: {plan: {file: child.yaml, input: {n: 2}, id: '${{ input.id }}'}, next: succeeded}\n    next: succeeded\n"
     )
     run = durun.start(0, "-i", "id=the-child")
-    said = durun("show", "the-child", exit=5).stderr
-    assert f"the-child is a child of run {run}, called by each[0].call" in said
+    shown = durun.show("the-child")
+    assert shown["parent"] == {"run": run, "path": "each[0].call", "visit": 1} and shown["status"] == "succeeded"
     for id in ("../up", "a b", "", "x" * 129):
         said = durun("start", "plan.yaml", "-i", f"id={id}", exit=1).stderr
         assert "is no id of a child" in said and durun.lines() == ["say 2 the-child"]

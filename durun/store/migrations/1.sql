@@ -334,6 +334,7 @@ CREATE TABLE history (
   data    TEXT NOT NULL,                  -- JSON: vars changed, the effect whose output it was, the error
   PRIMARY KEY (run, no)
 ) WITHOUT ROWID;
+CREATE INDEX history_children ON history (data ->> 'run') WHERE kind = 'child_begun'; -- a child by its id
 
 CREATE VIEW run AS
   SELECT id, name AS plan, version, status, reason, state, visit, attempt, due, created_at, updated_at, ended_at,

@@ -1,0 +1,132 @@
+"""A child, which is a part of the run that called it, as the commands that look have a run; and what is said to it.
+
+`show`, `history`, `logs`, `output` and `wait` take its id; what answers a question takes it too, and acts on its run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durun.cli.common import alive_in, mask_of
+from durun.errors import NotPossible
+from durun.machine.scope import path_of
+from durun.plan.digest import digest
+from durun.render import document as render
+from durun.store import children, read
+from durun.store.children import Child
+from durun.store.file import File, rows
+
+Json = Any
+MANY = 200  # effects in a document, as of a run
+
+
+def document(file: File, child: Child) -> dict[str, Json]:
+    """A child as `show --json` has it: the document of a run, with paths inside the child, and `parent`."""
+    alive = alive_in(file.path)
+    of, d, s, own = _seen(file, child, alive)
+    doc = render.run(s, own, alive=s.driver is not None and bool(alive(s.driver)))
+    plan = _plan(file, child)
+    if plan is not None:
+        doc |= {"version": plan["version"], "digest": digest(plan)}
+        env = {name: value for name, value in doc["pins"]["env"].items() if name in plan["pins"]["env"]}
+        doc["pins"] |= {"plan": doc["digest"], "env": env, "file": _file(file, child, doc["pins"]["file"])}
+    doc |= {"waiting_for": _waiting_for(child, of, s, d), "parent": parent(of.id, child)}
+    masked: dict[str, Json] = mask_of(file, child.run).tree(doc)
+    return masked
+
+
+def parent(run: str, child: Child) -> dict[str, Json]:
+    """Who has called it, as documents have it."""
+    return {"run": run, "path": child.path, "visit": child.visit}
+
+
+def summary(file: File, child: Child, alive: Any) -> read.Summary:
+    return _seen(file, child, alive)[2]
+
+
+def lines(file: File, of: read.Summary) -> list[dict[str, Json]]:
+    """The children of a run, as `ls --children` has them, in the order they began."""
+    found = children.of_run(file, of.no)
+    d = read.details(file, of.no) if found else {}
+    out = []
+    for child, own in found:
+        s, _ = children.seen(child, own, of, {**d, "effects": [], "undo": [], "messages": []})
+        out.append({**render.line(s), "parent": parent(of.id, child)})
+    return out
+
+
+def _seen(file: File, child: Child, alive: Any) -> tuple[read.Summary, Json, read.Summary, Json]:
+    """What is known of the run that called it, and of it."""
+    of, d = read.summary(file, child.run, alive), read.details(file, child.run)
+    d["effects"] = read.effects(file, child.run, 1 << 40, children.bounds(child))
+    s, own = children.seen(child, children.history(file, child), of, d)
+    own["effects"] = own["effects"][-MANY:]
+    return of, d, s, own
+
+
+def _plan(file: File, child: Child) -> Json:
+    """The plan it walks through; None where its run has moved to another that does not call it."""
+    from durun.machine.scope import plan_of
+    from durun.store.runs import Store
+
+    try:
+        return plan_of(Store(file).pinned(child.run).plan, child.scope)
+    except (KeyError, StopIteration, TypeError):
+        return None
+
+
+def _file(file: File, child: Child, calling: str) -> str:
+    """Where its plan was read: it is named relative to the plan that calls it."""
+    import os
+
+    from durun.machine.scope import level, parts
+    from durun.store.runs import Store
+
+    plan = Store(file).pinned(child.run).plan
+    for part in parts(child.scope):
+        if part.kind == "child":
+            named = level(plan, part.scope)["states"][part.state]["plan"]["file"]
+            calling = os.path.normpath(os.path.join(os.path.dirname(calling), named))
+    return calling
+
+
+def _waiting_for(child: Child, of: read.Summary, s: read.Summary, d: Json) -> list[dict[str, Json]]:
+    """What it waits for, with the commands that go on: they name its run, which goes with it."""
+    wanted = read.Summary(tuple(getattr(of, name) for name in read.Summary.__slots__))
+    wanted.status, wanted.reason = s.status, s.reason
+    inside = {word: [one for one in d[word] if one["scope"].startswith(child.scope)] for word in ("positions", "undo")}
+    found = render.waiting_for(wanted, {**d, **inside}) if s.status not in read.ENDED else []
+    return [{**w, **{word: _own(child, w[word]) for word in ("path", "name")}} for w in found]
+
+
+def _own(child: Child, path: Json) -> Json:
+    return path[len(child.scope) :] if isinstance(path, str) and path.startswith(child.scope) else path
+
+
+# --- what is said to it ---
+
+
+def meant(file: File, id: str, state: str | None, *phases: str) -> tuple[int, str | None]:
+    """(run, the path there) of what is said to a run or to a child; one of a child that is not named is the only one that stands in
+    one of these phases, or the last that was answered."""
+    no, child = read.run_or_child(file, id)
+    if child is None:
+        return no, state
+    if state is not None:
+        return no, child.scope + state
+    low, high = children.bounds(child)
+    marks = ",".join("?" * len(phases))
+    sql = f"SELECT scope, state FROM positions WHERE run = ? AND scope >= ? AND scope < ? AND phase IN ({marks}) ORDER BY scope"
+    found = rows(file.db, sql, (no, low, high, *phases))
+    if not found:
+        sql = "SELECT scope, state FROM answers WHERE run = ? AND scope >= ? AND scope < ? ORDER BY at DESC LIMIT 1"
+        found = rows(file.db, sql, (no, low, high))
+    paths = [path_of(*row)[len(low) :] for row in found]
+    if len(paths) != 1:
+        more = (
+            f": several states wait; name one of {', '.join(paths[:5])}"
+            if paths
+            else f": nothing of it waits for that; `durun show {id}`"
+        )
+        raise NotPossible(f"child {child.id}{more}")
+    return no, child.scope + paths[0]
