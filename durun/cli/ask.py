@@ -9,19 +9,30 @@ import os
 import select
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from durun.cli.common import person
 from durun.cli.reader import say
-from durun.engine import Engine
+from durun.engine import Engine, Signals
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks
 from durun.machine.events import Answer
-from durun.machine.model import TERMINAL, Position
+from durun.machine.model import TERMINAL, Checkpoint, Position
 from durun.machine.scope import path_of
 
 Json = Any
 LOOK = 0.2  # s between looks at what others say
+
+
+class Asking(Protocol):
+    """What a question needs of the run it is about: an engine, or who only watches."""
+
+    @property
+    def at(self) -> Checkpoint: ...
+    @property
+    def signals(self) -> Signals: ...
+    def listen(self) -> bool: ...
+    def answered(self, answer: Answer) -> None: ...
 
 
 def somebody_is_here() -> bool:
@@ -42,14 +53,14 @@ def asked_here(engine: Engine, before: Callable[[], None]) -> bool:
     if standing:
         before()
     for p in standing:
-        if not _one(engine, p):
+        if not one(engine, p):
             return False
         if engine.at.positions.get(p.scope) != p:
             return True
     return False
 
 
-def _one(engine: Engine, p: Position) -> bool:
+def one(engine: Asking, p: Position) -> bool:
     """Asks one question until it is answered, here or elsewhere. False where it is left waiting."""
     from durun.render.text import question
 
@@ -74,7 +85,7 @@ def _one(engine: Engine, p: Position) -> bool:
             say(str(e))
 
 
-def _answer(engine: Engine, p: Position, given: str) -> Answer | None:
+def _answer(engine: Asking, p: Position, given: str) -> Answer | None:
     """What was typed, as an answer; None where the question is gone or left. Raises ValueError."""
     from durun.plan.data import read_json
 
@@ -94,7 +105,7 @@ def _answer(engine: Engine, p: Position, given: str) -> Answer | None:
     return Answer(path, option["reject"], option["name"], data, digest=p.wants["digest"], by=person())
 
 
-def _line(engine: Engine, p: Position) -> str | None:
+def _line(engine: Asking, p: Position) -> str | None:
     """A line from the terminal, '' for none; None where the question has gone meanwhile."""
     wake = engine.signals.wake
     while True:

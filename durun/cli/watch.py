@@ -23,6 +23,7 @@ from durun.store.runs import Store, UnderWay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # rich comes with it, and is there only on a terminal
+    from durun.cli.bystander import Bystander
     from durun.cli.live import Live
     from durun.render.live import View
 
@@ -41,6 +42,8 @@ def watch(run: str, *, json: bool = False, db: str | None = None) -> int:
     signals = Signals()
     with hearing(signals):
         watched = Watched(file, no, drawn=on_terminal(sys.stderr) and not json)
+        if not json and sys.stdin.isatty():
+            watched.asks(signals)
         try:
             while not signals.told and not watched.over():
                 select.select([w for w in (signals.wake,) if w is not None], [], [], LOOK)
@@ -69,6 +72,7 @@ class Watched:
         self._after = read.events(file, no)
         self._undriven: float | None = None
         self._told = False
+        self._bystander: Bystander | None = None
         self._stands: tuple[list[tuple[Position, UnderWay | None]], dict[str, int]] = ([], {})
         if self.summary.status in read.ENDED:
             return
@@ -127,7 +131,17 @@ class Watched:
             say(f"nobody drives run {s.id}, it is {s.status}: `durun resume {s.id}` goes on")
         if self.live is not None:
             self.live.tick()
+        if self._bystander is not None and self._bystander.asks(self.live.still if self.live is not None else lambda: None):
+            self._undriven = time.monotonic()  # whoever takes it up has just been given a reason
+            return False
         return undriven > PATIENCE
+
+    def asks(self, signals: Signals) -> None:
+        """A person sits at this terminal: they are asked what the run asks."""
+        from durun.cli.bystander import Bystander
+
+        if self.summary.status not in (*read.ENDED, "stranded"):
+            self._bystander = Bystander(self.file, self.no, signals)
 
     def _read(self) -> None:
         """What has been written since: rows of the history, the run in a line, and where it stands."""

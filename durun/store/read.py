@@ -476,6 +476,11 @@ def only_asks(file: File, no: int, within: str = "") -> bool:
     return bool(phases) and phases <= {"asked", "listening"}
 
 
+def asks(file: File, no: int) -> bool:
+    """Whether a person is asked anywhere in a run."""
+    return bool(rows(file.db, "SELECT 1 FROM positions WHERE run = ? AND phase = 'asked' LIMIT 1", (no,)))
+
+
 def under_way(file: File, no: int) -> list[tuple[str, str, str, str]]:
     """(place, token, scope, state) of what is to begin or has begun."""
     sql = (

@@ -561,3 +561,41 @@ def test_a_timeout_comes_while_the_terminal_asks(durun: Program) -> None:
     t.until("yes / no")
     assert t.end() == 1
     assert durun.show("r")["error"]["name"] == "timeout"
+
+
+def test_who_only_watches_is_asked_too_and_the_driver_goes_on(durun: Program) -> None:
+    durun.plan(ASK)
+    driver = durun.begin("start", "plan.yaml", "--id", "r", "--wait", "-q")
+    until(lambda: durun.seen("r").get("waiting_for"))
+    t = Terminal(durun, "watch", "r")
+    t.until("yes / no")
+    assert "Ship it?" in t.said
+    t.type("perhaps\n")
+    t.until("answer one of yes, no")
+    t.type("y\n")
+    assert t.end() == 0 and "run r succeeded" in t.said
+    assert driver.wait(60) == 0 and words(durun) == ["ship"]
+
+
+def test_what_is_said_to_a_watch_is_recorded_where_nobody_drives(durun: Program) -> None:
+    durun.plan(ASK.replace("start: ask\nstates:\n", "start: first\nstates:\n  first: {approval: {message: 'Look?'}, next: ask}\n"))
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    t = Terminal(durun, "watch", "r")
+    t.until("Look?")
+    t.type("yes\n")
+    t.until("Ship it?")
+    t.type("no\n")
+    t.until("durun resume r")
+    answered = [e for e in json.loads(durun("history", "r", "--json").stdout)["events"] if e["kind"] == "answered"]
+    assert [e["answer"] for e in answered] == ["yes", "no"] and words(durun) == [], "who watches drives nothing"
+    durun("resume", "r")
+    assert t.end() == 0 and words(durun) == ["no"]
+
+
+def test_a_question_goes_from_a_watch_when_another_has_answered_it(durun: Program) -> None:
+    durun.plan(ASK)
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    t = Terminal(durun, "watch", "r")
+    t.until("yes / no")
+    durun("approve", "r", "--resume")
+    assert t.end() == 0 and words(durun) == ["ship"]
