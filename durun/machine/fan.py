@@ -34,11 +34,16 @@ def enter(d: Draft, p: Position, state: State) -> str | None:
     """Works out what is inside, and begins as much of it as there are places. The next target where there is nothing."""
     path = scope.path_of(p.scope, p.state)
     found = _items(d, p, state, path)
-    floor = d.row(p.scope, p.state).peak
+    floor = _floor(d, p)
     d.enclose(path, found)
     p = d.put(p._replace(phase=Phase.INSIDE, target=None, floor=floor, total=len(found)))
     d.tell("begun_inside", p, total=len(found))
     return _on(d, p)
+
+
+def _floor(d: Draft, p: Position) -> int:
+    """The visits inside a state that earlier rounds of it have used up, and those of the states around it."""
+    return max(d.row(p.scope, p.state).peak, walk.floor_of(d, p.scope))
 
 
 def _items(d: Draft, p: Position, state: State, path: str) -> list[Item]:
@@ -150,7 +155,7 @@ def enter_child(d: Draft, p: Position, state: State) -> str | None:
     row = d.row(p.scope, p.state)
     d.put_row(row._replace(child=id))
     d.enclose(scope.path_of(p.scope, p.state), [])
-    d.put(p._replace(phase=Phase.INSIDE, target=None, floor=row.peak, total=1, begun=1))
+    d.put(p._replace(phase=Phase.INSIDE, target=None, floor=_floor(d, p), total=1, begun=1))
     d.put(Position(inner, plan["start"], 0, Phase.READY, vars=first, child=child, entered_at=d.moment.now))
     d.tell("child_begun", p, run=id, plan=plan["name"], version=plan["version"], input=values, vars=first)
     d.go(inner, plan["start"])

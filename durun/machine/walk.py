@@ -63,7 +63,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     """Enters a state: the next target, or None where it stands still (or its scope has ended)."""
     state = d.level(scope)["states"][name]
     before, stood = d.row(scope, name), d.found(scope)
-    floor = _floor(d, scope)
+    floor = floor_of(d, scope)
     visit = max(before.visits, floor) + 1
     d.put_row(StateRow(scope, name, visits=visit, peak=before.peak))
     p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven)
@@ -76,7 +76,7 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     return begin_state(d, p)
 
 
-def _floor(d: Draft, scope: str) -> int:
+def floor_of(d: Draft, scope: str) -> int:
     """The visits that earlier rounds of the state around this scope have used up."""
     return d.position(scopes.parts(scope)[-1].scope).floor if scope else 0
 

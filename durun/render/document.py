@@ -247,7 +247,7 @@ def effect(e: dict[str, Json]) -> dict[str, Json]:
 def _undo(u: dict[str, Json]) -> dict[str, Json]:
     return {
         "effect": u["effect"], "path": path_of(u["scope"], u["state"]), "visit": u["visit"], "status": u["status"], "key": u["key"],
-        "error": u["error"], "by": u["by"],
+        "error": u["error"], "by": u["by"], "child": u["child"],
     }  # fmt: skip
 
 

@@ -223,14 +223,33 @@ UNDO = {
 
 
 def _undos(undo: list[dict[str, Json]]) -> list[str]:
-    """The log of undos: how many of each kind, and the last 20, those that are not settled first."""
-    count = [(said, sum(u["status"] == status for u in undo)) for status, said in UNDO.items()]
-    out = ["  undo     " + ", ".join(f"{n} {said}" for said, n in count if n)]
-    for u in sorted(undo, key=lambda u: u["status"] in ("undone", "not_needed"))[:20]:
-        error = f", {plain(u['error']['name'])}: {plain(u['error'].get('message', ''))}" if u["error"] else ""
-        key = f", key {u['key']}" if u["status"] == "failed" else ""
-        out.append(f"    {plain(u['path'])} visit {u['visit']}: {UNDO[u['status']]}{error.removesuffix(': ')}{key}")
+    """The log of undos: how many of each kind, and the last 20, those not settled first; a child is one, its parts below."""
+    out = ["  undo     " + _counted(undo)]
+    entries: list[list[dict[str, Json]]] = []
+    for u in undo:
+        if u["child"] is not None and entries and entries[-1][0]["child"] == u["child"]:
+            entries[-1].append(u)
+        else:
+            entries.append([u])
+    shown = 0
+    for parts in sorted(entries, key=lambda parts: all(u["status"] in ("undone", "not_needed") for u in parts)):
+        child = parts[0]["child"]
+        if child is not None and shown < 20:
+            out.append(f"    {plain(child['path'])} visit {child['visit']}, child {plain(child['run'])}: {_counted(parts)}")
+        out += ["  " * (child is not None) + _undo(u) for u in parts[: 20 - shown]]
+        shown = min(20, shown + len(parts))
     return out
+
+
+def _counted(undo: list[dict[str, Json]]) -> str:
+    count = [(said, sum(u["status"] == status for u in undo)) for status, said in UNDO.items()]
+    return ", ".join(f"{n} {said}" for said, n in count if n)
+
+
+def _undo(u: dict[str, Json]) -> str:
+    error = f", {plain(u['error']['name'])}: {plain(u['error'].get('message', ''))}" if u["error"] else ""
+    key = f", key {u['key']}" if u["status"] == "failed" else ""
+    return f"    {plain(u['path'])} visit {u['visit']}: {UNDO[u['status']]}{error.removesuffix(': ')}{key}"
 
 
 def can_do(doc: dict[str, Json]) -> list[str]:

@@ -194,7 +194,7 @@ def seen(child: Child, own: list[Json], s: Summary, d: Json) -> tuple[Summary, J
         "input": child.input, "vars": root["data"].get("vars", then.vars) if root is not None else then.vars, "error": then.error,
         "ended_by": ended_by if status == "failed" else None, "output": _output(own) if status == "succeeded" else None,
         "positions": stands, "effects": effects, "signals": [], "messages": _inside(child, d["messages"]),
-        "undo": [u for u in _inside(child, d["undo"]) if is_of(been, u["scope"], u["state"], u["visit"])],
+        "undo": [{**u, "child": None} for u in _inside(child, d["undo"]) if is_of(been, u["scope"], u["state"], u["visit"])],
     }  # fmt: skip
     return out, {**d, **more}
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
-IN_ORDER = "e.no < 0, abs(e.no)"  # of effects that begin in the same millisecond: a once after its step
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at, language"
 
 
@@ -306,12 +305,14 @@ def effects(file: File, no: int, limit: int, scopes: tuple[str, str] | None = No
 
 
 def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json]]:
-    """The log of undos of a run, or those of a status, in reverse order of the beginning of what they undo.
+    """The log of undos of a run, or those of a status, in the order in which they are undone: the youngest first, and what a child
+    did together.
 
-    `error` is that of the undo; `by` is the effect that undid it, or tried to.
+    `error` is that of the undo; `by` is the effect that undid it, or tried to; `child` is the child of the run that it is of.
     """
     sql = (
-        "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, b.error, u.error, u.by FROM undos u"
+        "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, coalesce(e.first_at, e.intended_at), b.error, u.error, u.by"
+        " FROM undos u"
         " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
         f" WHERE u.run = ?{'' if status is None else ' AND u.status = ?'}"
         " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
@@ -319,8 +320,19 @@ def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json
     out = []
     for *row, error, unfit, by in rows(file.db, sql, (no,) if status is None else (no, status)):
         said = _value(error) if error is not None else {"name": "expression", "message": unfit} if unfit else None
-        names = ("effect", "scope", "state", "visit", "status", "key")
-        out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by})
+        names = ("effect", "scope", "state", "visit", "status", "key", "began")
+        out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by, "child": None})
+    return _with_children(file, no, out) if any("/" in u["scope"] for u in out) else out
+
+
+def _with_children(file: File, no: int, found: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    from durun.store import order
+
+    by_effect, out = {u["effect"]: u for u in found}, []
+    began = [order.Began(u["effect"], u["scope"], u["state"], u["visit"], u["began"]) for u in found]
+    for e, around in reversed(order.oldest_first(file, no, began)):
+        child = {"run": around[0].run, "path": around[0].path, "visit": around[0].visit} if around else None
+        out.append({**by_effect[e.no], "child": child})
     return out
 
 

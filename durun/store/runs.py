@@ -34,7 +34,7 @@ from durun.machine.model import (
     Undo,
 )
 from durun.plan.digest import canonical_text
-from durun.store import messages, onces, read
+from durun.store import messages, onces, order, read
 from durun.store.file import File, failing, rows
 
 Json = Any
@@ -361,10 +361,10 @@ class Store:
     def owed(self, no: int) -> list[int]:
         """The effects that are still to be undone, or to be settled first, the youngest last."""
         sql = (
-            "SELECT u.effect FROM undos u JOIN effects e ON e.run = u.run AND e.no = u.effect WHERE u.run = ?"
-            f" AND u.status IN ('owed', 'registered') ORDER BY coalesce(e.first_at, e.intended_at), {read.IN_ORDER}"
+            "SELECT u.effect, e.scope, e.state, e.visit, coalesce(e.first_at, e.intended_at) began FROM undos u"
+            " JOIN effects e ON e.run = u.run AND e.no = u.effect WHERE u.run = ? AND u.status IN ('owed', 'registered')"
         )
-        return [row[0] for row in rows(self.file.db, sql, (no,))]
+        return [e.no for e, _ in order.oldest_first(self.file, no, [order.Began(*row) for row in rows(self.file.db, sql, (no,))])]
 
     def undo(self, no: int, effect: int) -> tuple[Effect, Undo] | None:
         """An effect and its undo, where that is still owed."""

@@ -133,3 +133,29 @@ def test_a_run_is_meant_before_a_child_and_a_child_inside_a_child_is_one_too(dur
     durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n", "other.yaml")
     durun("start", "other.yaml", "--id", "mid")
     assert durun.show("mid")["parent"] is None and durun.show("r:call")["id"] == "mid"
+
+
+def test_what_a_child_did_is_undone_together_though_others_began_meanwhile(durun: Program) -> None:
+    undo = "compensate: {run: 'echo NAME >> \"$LEDGER\"'}"
+    (durun.folder / "child.yaml").write_text(
+        "durun: 1\nname: child\npins: {env: [LEDGER]}\nstart: c1\nstates:\n"
+        f"  c1: {{run: 'touch c1; until test -e b; do sleep 0.02; done', {undo.replace('NAME', 'c1')}, next: c2}}\n"
+        f"  c2: {{run: 'true', {undo.replace('NAME', 'c2')}, next: succeeded}}\n"
+    )
+    durun.plan(
+        f"on_error: compensate\nstart: a\nstates:\n  a: {{run: 'true', {undo.replace('NAME', 'a')}, next: both}}\n"
+        "  both:\n    parallel:\n      branches:\n"
+        "        x: {start: call, states: {call: {plan: {file: child.yaml, id: kid}, next: succeeded}}}\n"
+        "        y:\n          start: until_c1\n          states:\n"
+        "            until_c1: {run: 'until test -e c1; do sleep 0.02; done', next: b}\n"
+        f"            b: {{run: 'touch b', {undo.replace('NAME', 'b')}, next: succeeded}}\n    next: asked\n"
+        f"  asked: {{approval: {{message: on?}}, next: bad}}\n  bad: {{run: exit 1, {undo.replace('NAME', 'bad')}, next: succeeded}}\n"
+    )
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    shown = durun("show", "r").stdout.splitlines()
+    at = shown.index("    both.x.call visit 1, child kid: 2 to be undone")
+    assert [line.split(" visit")[0] for line in shown[at - 1 : at + 4]] == [
+        "    both.y.b", "    both.x.call", "      both.x.call/c2", "      both.x.call/c1", "    a",
+    ]  # fmt: skip
+    durun("approve", "r", "--resume", exit=4)
+    assert durun.lines() == ["b", "c2", "c1", "a"]
