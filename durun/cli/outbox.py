@@ -178,7 +178,7 @@ def _meant(file: File, name: str) -> list[tuple[int, int]]:
 
 def _named(file: File, name: str) -> tuple[int, int]:
     run, _, number = name.rpartition(":")
-    if not run or not number.isdigit():
+    if not run or not (number.isascii() and number.isdigit()):
         raise Usage(f"{name!r} is no message: RUN:NUMBER, as `durun outbox ls` has it")
     from durun.store.messages import status_of
 

@@ -137,7 +137,7 @@ def read(act: Callable[..., int], words: list[str]) -> dict[str, Any] | None:
         if kinds[option].startswith("list"):
             given.setdefault(option, []).append(value)
         elif kinds[option].startswith("int"):
-            if not value.isdigit():
+            if not (value.isascii() and value.isdigit()):
                 return None
             given[option] = int(value)
         else:

@@ -110,6 +110,7 @@ class Messages:
                 limit = limit_of(message)
                 if step is None or (limit is not None and not step.message.asking and not _place(db, run, no, limit, alive, at)):
                     return None
+                self.file.room()
                 self._store(db, run, step)
                 claimed = claimed._replace(message=step.message, effect=step.effect, before=None)
             db.execute("UPDATE messages SET place = ?, fence = fence + 1 WHERE run = ? AND effect = ?", (place, run, no))

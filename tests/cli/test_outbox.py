@@ -152,6 +152,13 @@ states:
     assert listed(durun) == []
 
 
+def test_a_number_is_written_in_plain_digits(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', background: true, idempotent: true, next: succeeded}}\n")
+    durun("start", "plan.yaml", "--id", "r")
+    assert "is no message" in durun("outbox", "show", "r:\N{SUPERSCRIPT ONE}", exit=2).stderr
+    assert "not a valid int" in durun("ls", "--limit", "\N{SUPERSCRIPT ONE}", exit=2).stderr
+
+
 def test_what_a_message_wrote_before_it_failed_is_shown_and_a_cancel_names_it_as_given_up(durun: Program) -> None:
     text = "start: a\nstates:\n  a: {run: 'seq 9 >&2; exit 3', background: true, idempotent: true, next: b}\n"
     durun.plan(text + "  b: {wait: 1h, next: succeeded}\n")

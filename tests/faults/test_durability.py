@@ -93,6 +93,17 @@ def test_f38_on_a_full_disk_nothing_more_begins_and_a_resume_with_room_loses_and
     assert place.lines("ticks") == ["a", "b"]
 
 
+def test_f38_where_too_little_is_free_no_message_is_begun_and_with_room_each_is_delivered_once(place, small):
+    plan = place.plan(FILL.replace("bs=64k", "bs=64k count=190").replace("next:", "background: true, idempotent: true, next:"))
+    assert "16 MiB" in place.durun("start", plan, "--id", "r", exit=8).err
+    for words in (["outbox", "deliver"], ["work", "--once"]):
+        assert place.durun(*words, exit=8).err
+    assert place.lines("ticks") == ["a"]
+    (small / "filler").unlink()
+    place.durun("outbox", "deliver")
+    assert place.lines("ticks") == ["a", "b"]
+
+
 def test_f38_a_command_that_meets_the_full_disk_with_its_own_output_loses_nothing_of_the_run(place, small):
     plan = place.plan(
         """
