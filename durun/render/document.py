@@ -255,8 +255,9 @@ def message(m: dict[str, Json]) -> dict[str, Json]:
     """What is left to be delivered, as `outbox ls --json` and `show --json` have it."""
     name = f"{m['run']}:{m['effect']}"
     behind = None if m["behind"] is None else f"{m['run']}:{m['behind']}"
+    drop = f"durun outbox drop {name}"
     ways = {
-        "dead": f"durun outbox retry {name} | durun outbox drop {name}",
+        "dead": drop if m["over"] else f"durun outbox retry {name} | {drop}",
         "waiting": None if behind else f"durun outbox deliver {m['run']}",
     }
     return {

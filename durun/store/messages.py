@@ -17,6 +17,7 @@ from durun.machine.message import Step, limit_of
 from durun.machine.model import DELIVERED, Effect, Message, Move
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
+from durun.store.read import OVER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,9 +199,6 @@ def _give(db: apsw.Connection, run: int, no: int, limit: Limit, held_back: int, 
     from durun.store import places
 
     places.give(db, run, no, limit, held_back, at)
-
-
-OVER = "((cancel IS NOT NULL AND cancel ->> 'error' IS NULL) OR undoing IS NOT NULL OR status IN ('cancelled', 'compensated'))"
 
 
 def status_of(file: File, run: int, no: int) -> str | None:

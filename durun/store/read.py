@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
 
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
+OVER = "((cancel IS NOT NULL AND cancel ->> 'error' IS NULL) OR undoing IS NOT NULL OR status IN ('cancelled', 'compensated'))"
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at, language"
 
@@ -352,11 +353,13 @@ def messages(file: File, no: int | None = None, *, everything: bool = False) -> 
         "error",
         "key",
         "data",
+        "over",
     )
     where = ["1" if everything else f"m.{UNDELIVERED}", "1" if no is None else "m.run = ?"]
     sql = (
         "SELECT r.id, m.effect, e.scope, e.state, e.kind, m.status, e.attempt, m.due, e.intended_at, e.ended_at, e.error, e.key,"
-        " m.data FROM messages m JOIN runs r ON r.no = m.run JOIN effects e ON e.run = m.run AND e.no = m.effect"
+        f" m.data, m.ordered AND EXISTS (SELECT 1 FROM runs WHERE no = m.run AND {OVER})"
+        " FROM messages m JOIN runs r ON r.no = m.run JOIN effects e ON e.run = m.run AND e.no = m.effect"
         f" WHERE {' AND '.join(where)} ORDER BY e.intended_at, m.run, m.effect"
     )
     out = [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, () if no is None else (no,))]

@@ -147,6 +147,7 @@ states:
     durun("compensate", "r", exit=4)
     assert durun.lines() == ["undo-b", "undo-a"], "what was never delivered is not undone"
     assert listed(durun, "--all") == [("b", "delivered"), ("c", "dead"), ("d", "withdrawn")]
+    assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"][0]["command"] == "durun outbox drop r:3"
     assert "nothing of it begins any more" in durun("outbox", "retry", "r", exit=10).stderr
     durun("outbox", "drop", "r")
     assert listed(durun) == []
