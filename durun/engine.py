@@ -613,7 +613,7 @@ def tools_now(pinned: Pinned, run: Run) -> Drifted | None:
         return None
     from durun.effects.tools import asked
 
-    return drift_of(run, asked(*question(pinned, run)))
+    return drift_of(pinned, run, asked(*question(pinned, run)))
 
 
 def question(pinned: Pinned, run: Run) -> Question:
@@ -625,10 +625,12 @@ def question(pinned: Pinned, run: Run) -> Question:
     return (tools, *environment(pinned.plan, pinned.pins["base"], pinned.pins["env"]), pinned.directory)
 
 
-def drift_of(run: Run, words: dict[str, Json]) -> Drifted:
+def drift_of(pinned: Pinned, run: Run, words: dict[str, Json]) -> Drifted:
     """What follows for a run from what its tools have said."""
+    from durun.effects.tools import without_secrets
     from durun.pins import drifted
 
+    words = without_secrets(words, pinned.plan.get("secrets", []), pinned.directory)
     return Drifted(drifted(run.tools, words), words)
 
 

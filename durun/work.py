@@ -331,7 +331,7 @@ class Work:
         self.slots[no] = slot
         slot.seq = held.seq
         if self._tools is not None and self._tools.knows(no):
-            said = drift_of(at.run, self._tools.words(no))
+            said = drift_of(pinned, at.run, self._tools.words(no))
             if at.run.undoing is None and (said.found or at.run.drift is not None):
                 engine.move(said)
         engine.begin_driving()

@@ -36,7 +36,24 @@ def with_files(birth: Birth, loaded: Loaded) -> Birth:
     from durun.plan.files import contents
 
     trees = {digest(manifest): manifest for _, manifest in loaded.pinned}
-    return birth._replace(pins={**pins, "trees": trees_of(loaded.plan)}, trees=trees, files=contents(loaded.pinned))
+    files = contents(loaded.pinned)
+    _hold_no_secret(loaded, files, birth.directory)
+    return birth._replace(pins={**pins, "trees": trees_of(loaded.plan)}, trees=trees, files=files)
+
+
+def _hold_no_secret(loaded: Loaded, files: dict[str, bytes], directory: str) -> None:
+    """Raises PlanRefused where a file that would be stored holds the value of a secret."""
+    specs = loaded.plan.get("secrets", [])
+    if not specs:
+        return
+    from durun.effects.secrets import Secrets
+
+    secrets = Secrets(specs, directory)
+    secrets.learn()
+    for _, manifest in loaded.pinned:
+        for path, (of, _) in manifest.items():
+            if hidden := secrets.mask.holder(files[str(of)]):
+                raise PlanRefused(f"pins.files: {path} holds the secret {hidden}, and none is ever stored; nothing was changed")
 
 
 def words_of(plan: Plan, base: dict[str, str], env: dict[str, str], directory: str) -> Json:
@@ -52,9 +69,9 @@ def words_of(plan: Plan, base: dict[str, str], env: dict[str, str], directory: s
 
 
 def _asked(tools: Json, plan: Plan, base: dict[str, str], env: dict[str, str], directory: str) -> dict[str, Json]:
-    from durun.effects.tools import asked
+    from durun.effects.tools import asked, without_secrets
 
-    return asked(tools, *outbox.environment(plan, base, env), directory)
+    return without_secrets(asked(tools, *outbox.environment(plan, base, env), directory), plan.get("secrets", []), directory)
 
 
 # --- at a resume ---

@@ -36,6 +36,19 @@ def asked(tools: dict[str, list[str]], env: dict[str, str], without: tuple[str, 
     return {name: one if isinstance(one, dict) else said[name] for name, one in begun.items()}
 
 
+def without_secrets(words: dict[str, Json], specs: list[Json], directory: str) -> dict[str, Json]:
+    """What tools have said, but for what holds the value of a secret: that is not known of them, since none is ever stored."""
+    if not specs:
+        return words
+    from durun.effects.secrets import Secrets
+
+    secrets = Secrets(specs, directory)
+    secrets.learn()
+    holds = {name: secrets.mask.holder(word.get("said", "").encode()) for name, word in words.items()}
+    failed = {name: {"failed": f"it said the secret {secret}, and none is ever stored"} for name, secret in holds.items() if secret}
+    return {**words, **failed}
+
+
 def _begin(argv: list[str], env: dict[str, str], cwd: str) -> subprocess.Popen[bytes] | dict[str, Json]:
     try:
         return subprocess.Popen(

@@ -323,6 +323,25 @@ def test_accept_drift_where_nothing_drifted_says_so(durun: Program) -> None:
     assert durun("resume", "--all", "--accept-drift", exit=2)
 
 
+def test_what_holds_a_secret_is_not_pinned(durun: Program) -> None:
+    durun.env["TOKEN"] = value = "t0psecretvalue"
+    write(durun, "notes", value)
+    head = f"secrets: [TOKEN]\nstart: a\nstates:\n  {DRIFTING}\n"
+    durun.plan(f"pins: {{files: [notes]}}\n{head}")
+    assert "notes holds the secret TOKEN" in durun("start", "plan.yaml", exit=7).stderr
+    durun.plan(f"pins: {{tools: {{pay: [cat, word]}}, env: [LEDGER]}}\n{head}")
+    write(durun, "word", value)
+    assert "pay: it said the secret TOKEN" in durun("start", "plan.yaml", exit=7).stderr
+    write(durun, "word", "1.0")
+    id = durun.start(3)
+    write(durun, "word", f"1.0 {value}")
+    said = [durun("resume", id, exit=9).stderr, durun("signal", id, "go").stderr, durun("work", "--once", exit=None).stderr]
+    assert "it said the secret TOKEN" in said[0] and value not in "".join(said)
+    durun("resume", id, "--accept-drift")
+    for path in [durun.db, *durun.folder.glob("runs.db-wal")]:
+        assert value.encode() not in path.read_bytes()
+
+
 def test_what_a_tool_leaves_behind_is_not_waited_for(durun: Program) -> None:
     left = "n=0; until test -e over; do sleep 0.05; n=$((n + 1)); test $n -lt 150 || { touch waited; exit; }; done"
     words = json.dumps(["sh", "-c", f"{{ {left}; }} & printf 'pay\\n1.0\\n'"])
