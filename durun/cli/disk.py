@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MARGIN = 10_000  # ms before the birth of a run in which its files were read
 LARGEST = 64 * 1024 * 1024  # bytes: nothing larger was taken along
+MOST = 200  # words that are looked for on the disk
 BOM = b"\xef\xbb\xbf"
 
 
@@ -44,3 +45,26 @@ def _digest_at(path: str, was: str, since: int, text: bool) -> str | None:
     import hashlib
 
     return hashlib.sha256(content.removeprefix(BOM) if text else content).hexdigest()
+
+
+def not_pinned(plan: Json, directory: str) -> list[str]:
+    """The files in the directory of a run that its commands name, and that did not go with it, as they are named."""
+    from durun.plan.canonical import acts_of, own_states, plans_of
+
+    found: dict[str, None] = {}
+    for _, one in plans_of(plan):
+        pinned = one["pins"].get("files", {})
+        for act in (act for state in own_states(one) for act in acts_of(state)):
+            for word in _words(act):
+                if word.removeprefix("./") not in pinned and len(found) < MOST:
+                    found[os.path.normpath(os.path.join(act.get("cwd", ""), word))] = None
+    return [path for path in found if os.path.isfile(os.path.join(directory, path))]
+
+
+def _words(act: Json) -> list[str]:
+    """What of a command may be a relative path; in a script it has a dot or a slash in it."""
+    if "argv" in act:
+        return [word for word in act["argv"] if isinstance(word, str) and word and not word.startswith(("/", "-"))]
+    import re
+
+    return [word for word in re.findall(r"(?<![\w./$}~-])[\w.-][\w./-]*", act.get("script", "")) if "." in word or "/" in word]

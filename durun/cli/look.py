@@ -108,6 +108,7 @@ def show(run: str, *, json: bool = False, db: str | None = None) -> int:
         _json(doc)
     else:
         doc["changed"] = _changes(file, no, doc) if child is None else ""
+        doc["not_pinned"] = _not_pinned(file, no, doc) if child is None else []
         from durun.render.text import fitted
         from durun.render.text import show as drawn
 
@@ -154,6 +155,15 @@ def _changes(file: File, no: int, doc: dict[str, Json]) -> str:
     pins = doc["pins"]
     since = taken_at if taken_at is not None else moment(doc["created_at"])
     return disk.changes(pins["file"], pins["directory"], texts, pins["files"], since)
+
+
+def _not_pinned(file: File, no: int, doc: dict[str, Json]) -> list[str]:
+    """What the commands of a run name that did not go with it; of one that has ended nothing is asked."""
+    if doc["status"] in read.ENDED and doc["status"] != "failed":
+        return []
+    from durun.cli import disk
+
+    return disk.not_pinned(read.plan_of(file, no), doc["pins"]["directory"])
 
 
 def _painted(text: str) -> None:

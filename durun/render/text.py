@@ -114,13 +114,17 @@ def _pins(doc: dict[str, Json]) -> list[str]:
         else f"  plan     {doc['digest'][:12]}"
     ]
     if pins["files"]:
-        names = list(pins["files"])
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        out.append(f"  files    {', '.join(map(plain, names[:5]))}{more}")
+        out.append(f"  files    {_first(list(pins['files']))}")
+    if doc.get("not_pinned"):
+        out.append(f"  on disk  {_first(doc['not_pinned'])}: not pinned, taken as it is when it is used")
     out += [f"  tool     {plain(name)}: {plain(said)}" for name, said in pins["tools"].items() if said is not None]
     if doc.get("changed"):
         out.append(f"           {plain(doc['changed'])} since: the run goes on with what it took with it")
     return out
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(map(plain, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _where(w: dict[str, Json], doc: dict[str, Json]) -> str:

@@ -337,6 +337,13 @@ def _with_children(file: File, no: int, found: list[dict[str, Json]]) -> list[di
     return out
 
 
+def plan_of(file: File, no: int) -> Json:
+    """The plan of a run, in its canonical form."""
+    import json
+
+    return json.loads(rows(file.db, "SELECT canonical FROM plans JOIN runs ON plan = digest WHERE no = ?", (no,))[0][0])
+
+
 def messages(file: File, no: int | None = None, *, everything: bool = False) -> list[dict[str, Json]]:
     """What is left to be delivered, or all that ever was: the messages of a run or of the whole file, the oldest first."""
     names = (

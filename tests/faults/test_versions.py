@@ -37,6 +37,19 @@ def test_f68_a_pinned_script_that_changes_between_failure_and_resume_is_the_old_
     assert place.lines("ticks") == ["old", "old"]
 
 
+def test_f68_what_commands_name_and_is_not_pinned_is_said_to_be(place):
+    for name in ("do.sh", "more.sh", "tools/x", "no"):
+        place.write(name, "true")
+    states = """
+a: {wait: {signal: go}, next: b}
+b: {run: [sh, do.sh, '${{ run.id }}'], probe: {run: 'sh ./more.sh /bin/no gone.sh no; "$DURUN_FILES/do.sh"'}, next: c}
+c: {run: [tools/x], next: succeeded}
+"""
+    run = place.durun("start", place.plan(states, head="pins: {files: [do.sh]}"), exit=3).id
+    said = [line for line in place.durun("show", run).out.splitlines() if "not pinned" in line]
+    assert said == ["  on disk  more.sh, tools/x: not pinned, taken as it is when it is used"]
+
+
 @pytest.mark.parametrize("name", ["do.sh", "./do.sh"])
 def test_f68_a_word_that_is_a_pinned_path_is_the_pinned_copy(place, name):
     place.write("do.sh", "echo $1 old >> ticks\n")
