@@ -34,9 +34,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import apsw  # noqa: E402
-from program import COMMAND, Program, until  # noqa: E402
-from receiver import Act, Handler, Receiver, answer, drop  # noqa: E402
+import apsw
+from program import COMMAND, Program, until
+from receiver import Act, Handler, Receiver, answer, drop
 
 Json = Any
 Plan = dict[str, Any]
