@@ -102,7 +102,7 @@ class Drawn:
         return f"s{self.count}"
 
     def pause(self) -> str:
-        return self.chance.choice(("0", "0", "0.05", "0.2", "0.5"))
+        return self.chance.choice(("0", "0", "0.1", "0.3", "0.8"))
 
     def do(self, policy: str, name: str, bad: int = 0) -> list[str]:
         return ["./do", f"{policy}:{name}", self.pause(), str(bad)]
@@ -274,6 +274,7 @@ class Round:
         self.runs = [f"r{n}" for n in range(self.chance.choice((1, 1, 2)))]
         self.begun: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.still: list[int] = []
+        self.seen: dict[int, float] = {}  # processes of durun, and since when
         self.story: list[str] = []
         self.wrong: list[str] = []
         for name, text in (("do", DO), ("happened", HAPPENED), ("once", ONCE)):
@@ -330,6 +331,7 @@ class Round:
         )  # fmt: skip
         log.close()
         self.begun.append((" ".join(words), process))
+        self.seen[process.pid] = time.monotonic()
         self.tell(f"durun {' '.join(words)} ({process.pid})")
 
     def tell(self, what: str) -> None:
@@ -337,23 +339,38 @@ class Round:
 
     def torture(self) -> None:
         """For some seconds everything happens."""
-        end = time.monotonic() + self.seconds
         for run in self.runs:
             self.begin("start", "plan.yaml", "--id", run, *self.chance.choice(((), ("--wait",), ("--detach",), ("-q",))))
-        time.sleep(0.3)
+        if self.chance.random() < 0.9:  # else it may be killed before it is stored
+            self.happens(LONG)
+        end = time.monotonic() + self.seconds
         while time.monotonic() < end:
-            time.sleep(self.chance.choice((0.01, 0.03, 0.1, 0.2)))
-            self.chance.choice((self.hurt, self.hurt, self.say))()
+            if self.chance.random() < 0.6:
+                self.happens(1.0)
+            time.sleep(self.chance.choice((0, 0.01, 0.03, 0.1, 0.2)))
+            self.chance.choice((self.hurt, self.say))()
             if self.still and self.chance.random() < 0.5:
                 self.send(self.still.pop(0), signal.SIGCONT)
         while self.still:
             self.send(self.still.pop(0), signal.SIGCONT)
 
+    def happens(self, seconds: float) -> None:
+        """Waits until something happens in the world, or so long: to be killed while it starts is no news."""
+        before, end = self.marks(), time.monotonic() + seconds
+        while self.marks() == before and time.monotonic() < end and self.durun.processes():
+            time.sleep(0.01)
+
+    def marks(self) -> tuple[int, int]:
+        return len(self.lines()), sum(self.works.values())
+
     def hurt(self) -> None:
         kinds: dict[str, list[int]] = {}
+        now, patience = time.monotonic(), self.chance.choice((0, 0.3, 0.8, 1.5))
         for pid in self.durun.processes():
-            if pid not in self.still:
-                kinds.setdefault(kind_of(pid), []).append(pid)
+            kind = kind_of(pid)
+            ripe = kind in ("command", "keeper", "once") or now - self.seen.setdefault(pid, now) >= patience
+            if ripe and pid not in self.still:
+                kinds.setdefault(kind, []).append(pid)
         draw, whom, how = self.chance.random(), self.chance.random(), self.chance.random()
         if not kinds:
             return

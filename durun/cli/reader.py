@@ -172,6 +172,12 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         return 0
     except UnicodeEncodeError as e:
         return refused("usage", f"{e.object[:60]!a} is no UTF-8 text", 2, as_json=as_json)
+    except ValueError as e:
+        if type(e).__name__ != "JSONDecodeError":
+            raise
+        # what a person gives is read where it comes in, so it was stored: the file is not as it was written
+        said = f"what is stored cannot be read ({e}): `durun db check` looks at all of it; where it is damaged, restore a backup"
+        return refused("store_unusable", said, 8, as_json=as_json)
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
             raise

@@ -85,9 +85,20 @@ def audit(file: File) -> Audit:
             for name in ("runs", "positions", "effects", "history", "plans", "notes")
         }
         for name, look in INVARIANTS.items():
-            broken += [Broken(name, run, what) for run, what in look(db)]
-        broken += [Broken("status", run, what) for run, what in _statuses(file, db)]
+            broken += _looked(name, lambda look=look: look(db))  # type: ignore[misc]
+        broken += _looked("status", lambda: _statuses(file, db))
     return Audit(counted, [*INVARIANTS, "status"], broken)
+
+
+def _looked(name: str, look: Callable[[], Found]) -> list[Broken]:
+    """What breaks an invariant; what cannot even be looked at is not as it was stored."""
+    found = []
+    try:
+        for run, what in look():
+            found.append(Broken(name, run, what))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
+        found.append(Broken(name, None, f"cannot be looked at: {type(e).__name__}: {e}"))
+    return found
 
 
 def _invariant(look: Callable[[apsw.Connection], Found]) -> Callable[[apsw.Connection], Found]:

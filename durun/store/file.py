@@ -188,7 +188,7 @@ def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[tu
     """All rows a query gives; none is left open. Raises StoreUnusable."""
     try:
         return list(db.execute(sql, values))
-    except apsw.Error as e:
+    except (apsw.Error, UnicodeDecodeError) as e:
         said = in_our_words(db.filename, e, db.system_errno)
         if said is None:
             raise
@@ -247,9 +247,10 @@ def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None
             return f"{path} is busy: another process has held it for {PATIENCE:.0f} s"
         case apsw.FullError():
             return f"the disk of {path} is full: nothing more is begun; free some, then resume"
-        case apsw.CorruptError() | apsw.NotADBError():
-            # SQLite says the same where the disk did not give what it was asked for
-            return f"{path} is damaged, or no database: look at its disk, then the same again; where it stays so, restore a backup"
+        case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():  # text that is no text was never stored
+            return damaged(path)
+        case apsw.SQLError() if str(error) in ("unsupported file format", "malformed JSON"):
+            return damaged(path)
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | apsw.AuthError():
             return f"{path} cannot be opened for writing: look at its owner, its mode and its folder"
         case apsw.IOError() | apsw.ProtocolError():
@@ -258,10 +259,17 @@ def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None
     return None
 
 
+def damaged(path: str) -> str:
+    """SQLite says the same where the disk did not give what it was asked for."""
+    return f"{path} is damaged, or no database: look at its disk, then the same again; where it stays so, restore a backup"
+
+
 def refuse_by_marks(path: str, version: int, application: int, *, empty: bool) -> None:
     """Refuses a file of a newer durun, or one that is not durun's."""
     if application == APPLICATION and version > VERSION:
         raise StoreUnusable(f"{path} was made by a newer durun (file version {version}, this one knows {VERSION}): upgrade durun")
+    if application == APPLICATION and (version < 0 or (version == 0 and not empty)):  # its birth is one transaction
+        raise StoreUnusable(damaged(path))
     if application != APPLICATION and not (empty and application == 0 and version == 0):
         raise StoreUnusable(f"{path} is a database, but not one of durun: name another with --db or $DURUN_DB")
 

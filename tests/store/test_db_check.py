@@ -105,6 +105,7 @@ BREAKS = [
     ("json_well_formed", "ended", f"UPDATE effects SET output = 'x' WHERE run = {ENDED}"),
     ("digests", "ended", "UPDATE plans SET canonical = canonical || ' ' WHERE digest = (SELECT plan FROM runs WHERE id = 'ended')"),
     ("digests", None, "UPDATE literals SET text = 'exit 0'"),
+    ("digests", None, "UPDATE literals SET text = x'00'"),
     ("position", "waits", f"DELETE FROM positions WHERE run = {WAITS}"),
     ("position", "waits", "UPDATE runs SET state = 'a' WHERE id = 'waits'"),
     ("position", "waits", "UPDATE runs SET due = 1 WHERE id = 'waits'"),

@@ -236,3 +236,33 @@ def locked_here(path: Path) -> bool:
         "    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)\n"  # where SQLite keeps its shared lock
     )
     return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True).returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE runs SET id = CAST(x'61ff' AS TEXT)", ["ls"]),
+        ("UPDATE history SET data = '{' WHERE no = 1", ["history"]),
+        ("PRAGMA user_version = -7", ["ls"]),
+        ("PRAGMA user_version = 0", ["ls"]),
+    ],
+)
+def test_what_durun_never_stored_is_told_as_damage(durun: Program, damage: str, words: list[str]) -> None:
+    durun.audited = False
+    durun.plan("start: a\nstates: {a: {run: ['true'], next: succeeded}}\n")
+    run = durun.start()
+    db = apsw.Connection(str(durun.db))
+    db.execute(damage).fetchall()
+    db.close()
+    done = durun(*words, *([run] if words != ["ls"] else []), exit=8)
+    assert "damaged" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_file_format_that_sqlite_does_not_know_is_told_as_damage(durun: Program) -> None:
+    durun.audited = False
+    durun.plan("start: a\nstates: {a: {run: ['true'], next: succeeded}}\n")
+    durun.start()
+    with durun.db.open("r+b") as f:
+        f.seek(47)
+        f.write(b"\x09")
+    assert "damaged" in durun("ls", exit=8).stderr
