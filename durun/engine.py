@@ -432,7 +432,7 @@ class Engine:
             self._owed = self._owed or self._to_undo(back)
             if not self._owed:
                 break
-            if self._owed[-1] < 0 and self._once_lives(self._owed[-1]):
+            if self._is_under_way(self._owed[-1]):
                 return None
             found = self.store.undo(no, self._owed.pop())
             if found is not None:
@@ -449,10 +449,18 @@ class Engine:
         owed = self.store.owed(self.held.no)
         return owed if back is None else [no for no in owed if no in back["effects"]]
 
-    def _once_lives(self, effect: int) -> bool:
-        """Whether a once that a step left behind is still under way: what becomes of it is waited for."""
-        name = begun(self.store.file, self.held.no, effect)
-        self.lingers = name is not None and once_alive(self.store.file.folder, name)
+    def _is_under_way(self, effect: int) -> bool:
+        """Whether what is to be undone is not over yet: a once that a step left behind, or a message that somebody delivers. What
+        becomes of it is waited for."""
+        if effect < 0:
+            name = begun(self.store.file, self.held.no, effect)
+            self.lingers = name is not None and once_alive(self.store.file.folder, name)
+        elif self.delivery is not None:
+            from durun.store.messages import status_of
+
+            self.lingers = status_of(self.store.file, self.held.no, effect) == "sending"
+        else:
+            self.lingers = False
         return self.lingers
 
     def settle_undoing(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import apsw
 from program import Program, until
@@ -151,6 +153,38 @@ states:
     assert "nothing of it begins any more" in durun("outbox", "retry", "r", exit=10).stderr
     durun("outbox", "drop", "r")
     assert listed(durun) == []
+
+
+UNDONE = SLOW.replace("    next: succeeded", "    compensate: {run: 'echo undone >> \"$LEDGER\"'}\n    next: b")
+
+
+def test_what_another_delivers_when_a_run_is_undone_is_waited_for_and_then_undone(durun: Program) -> None:
+    durun.plan(UNDONE + "  b: {pass: {}, next: succeeded}\n")
+    killed = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.lines() == ["begun"])
+    killed.kill()
+    killed.communicate()
+    delivers = durun.begin("outbox", "deliver")
+    db = apsw.Connection(str(durun.db))
+    until(lambda: db.execute("SELECT fence FROM messages").fetchall() == [(2,)])
+    db.close()
+    undone_in_the_end(durun, durun.begin("compensate", "r"))
+    delivers.communicate(timeout=60)
+
+
+def test_what_is_under_way_when_an_error_has_a_run_undone_is_waited_for_and_then_undone(durun: Program) -> None:
+    durun.plan(
+        "on_error: compensate\n" + UNDONE + "  b: {run: 'until [ -s \"$LEDGER\" ]; do sleep 0.05; done; exit 1', next: succeeded}\n"
+    )
+    undone_in_the_end(durun, durun.begin("start", "plan.yaml", "--id", "r"))
+
+
+def undone_in_the_end(durun: Program, undoing: Any) -> None:
+    until(lambda: durun.seen("r").get("status") not in (None, "running", "succeeded"))
+    assert durun.show("r")["status"] == "compensating"
+    Path(f"{durun.ledger}.go").touch()
+    undoing.communicate(timeout=60)
+    assert undoing.returncode == 4 and [line.split()[0] for line in durun.lines()] == ["begun", "a", "undone"]
 
 
 def test_a_number_is_written_in_plain_digits(durun: Program) -> None:
