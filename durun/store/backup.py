@@ -52,6 +52,15 @@ def backup(file: File, to: str, now: int) -> int:
     return size
 
 
+def copied(source: apsw.Connection, to: str) -> None:
+    """A plain copy under a name, whole or not there. Raises StoreUnusable."""
+    with _part(to) as part:
+        _copied(source, part)
+        _synced(part)
+        os.rename(part, to)
+    _synced(os.path.dirname(to))
+
+
 def _copied(source: apsw.Connection, to: str, *, backup_at: int | None = None) -> None:
     """One plain file that holds what the source holds, and may say of itself that it is a backup. Nobody else knows it, so it
     needs no locks."""
@@ -103,7 +112,7 @@ def restore(source: str, file: File, alive: Callable[[str], bool], now: int, kep
     with _part(file.path) as part:
         with failing(source), _checked(source) as db:
             _copied(db, part)
-        taken = File(part, create=False, say=file.say)
+        taken = File(part, create=False, say=file.say, private=True)
         try:
             with taken.write() as db:
                 (found,) = rows(db, origin.ORIGIN)

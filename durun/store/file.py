@@ -55,7 +55,10 @@ def folder_of(path: str) -> str:
 class File:
     """One connection to the database of a path, checked, born or migrated as need be. Raises StoreUnusable."""
 
-    def __init__(self, path: str, *, create: bool, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, path: str, *, create: bool, say: Callable[[str], None] | None = None, private: bool = False
+    ) -> None:  # fmt: skip
+        """`private`: nobody else knows the file."""
         self.path = os.path.realpath(path)
         self.folder = self.path + ".d"
         self.say = say or (lambda text: print(text, file=sys.stderr))
@@ -65,6 +68,8 @@ class File:
         here = os.stat(self.path)
         self.identity = (here.st_dev, here.st_ino)  # as long as this process has it open
         self._is_open = False
+        self._private = private
+        self._shared: int | None = None  # the descriptor by which every writer says that it writes
         with failing(self.path):
             self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
         self._is_open = True
@@ -82,6 +87,9 @@ class File:
 
     def close(self) -> None:
         self.db.close()
+        if self._shared is not None:
+            os.close(self._shared)
+            self._shared = None
         if self._is_open:
             self._is_open = False
             _connected[self.identity] -= 1
@@ -116,6 +124,12 @@ class File:
 
     def _birth_or_migrate(self) -> None:
         self._look_at_marks()
+        before = _number(self.db, "user_version")
+        if before > 0:
+            from durun.store import alone
+
+            self._shared = alone.taken_alone(self.path, self.db, before)
+            alone.keep(self.path, self.db, before)
         self.db.execute("PRAGMA synchronous=EXTRA").fetchall()
         self._to_wal()
         self.db.execute("BEGIN IMMEDIATE")
@@ -135,6 +149,8 @@ class File:
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
             raise
+        if self._shared is not None:
+            alone.let_others(self._shared)
 
     def _refuse_foreign(self) -> None:
         version, application = _number(self.db, "user_version"), _number(self.db, "application_id")
@@ -161,6 +177,12 @@ class File:
     def write(self, *, synced: bool = True) -> Write:
         """One transaction: all of it, or nothing. Without `synced` a power cut may take it back. Raises StoreUnusable."""
         self.same_file()
+        if self._shared is None and not self._private:
+            from durun.store.alone import shared
+
+            self._shared = shared(self.folder)
+            if _number(self.db, "user_version") != VERSION:
+                raise StoreUnusable(f"{self.path} was brought to another version by another durun: start this command again")
         return Write(self, synced)
 
     def same_file(self) -> None:
