@@ -225,6 +225,23 @@ def test_a_no_undoes_what_was_booked(trip: Trip) -> None:
     assert trip.durun.show("r")["status"] == "compensated"
 
 
+def test_a_backup_that_is_restored_after_the_run_had_gone_on_makes_no_second_charge(trip: Trip) -> None:
+    """What is done again carries the key it had, so the service gives the answer it gave."""
+    trip.start(3, budget=800)
+    keys = {e["path"]: e["key"] for e in trip.durun.show("r")["effects"]}
+    trip.durun("db", "backup", "saved.db")
+    trip.durun("approve", "r", "--resume")
+    paid = {e["path"]: e["key"] for e in trip.durun.show("r")["effects"]}
+    assert trip.service.holds() == trip.service.made() == PAID and set(keys) < set(paid)
+    trip.durun("db", "restore", "saved.db")
+    assert trip.durun.show("r")["status"] == "blocked"
+    trip.durun("resume", "r", "--after-restore", exit=3)
+    trip.durun("approve", "r", "--resume")
+    again = {e["path"]: e["key"] for e in trip.durun.show("r")["effects"] if e["kind"] == "http"}
+    assert again == {path: key for path, key in paid.items() if path in again} and len(again) > len(keys)
+    assert trip.service.holds() == trip.service.made() == PAID, "nothing was booked or paid twice"
+
+
 # --- each fault ---
 
 
