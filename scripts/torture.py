@@ -66,7 +66,7 @@ class Drawn:
         self.chance, self.far, self.count = chance, far, 0
 
     def plan(self) -> Plan:
-        start, states = self.states(self.chance.randint(2, 5), 2)
+        start, states = self.states(self.chance.randint(3, 7), 2)
         plan: Plan = {
             "durun": 1,
             "name": "torture",
@@ -102,7 +102,7 @@ class Drawn:
         return f"s{self.count}"
 
     def pause(self) -> str:
-        return self.chance.choice(("0", "0", "0.1", "0.3", "0.8"))
+        return self.chance.choice(("0", "0.1", "0.3", "0.5", "0.8"))
 
     def do(self, policy: str, name: str, bad: int = 0) -> list[str]:
         return ["./do", f"{policy}:{name}", self.pause(), str(bad)]
@@ -347,8 +347,8 @@ class Round:
         while time.monotonic() < end:
             if self.chance.random() < 0.6:
                 self.happens(1.0)
-            time.sleep(self.chance.choice((0, 0.01, 0.03, 0.1, 0.2)))
-            self.chance.choice((self.hurt, self.say))()
+            time.sleep(self.chance.choice((0, 0, 0.01, 0.03, 0.1)))
+            self.chance.choice((self.hurt, self.hurt, self.say))()
             if self.still and self.chance.random() < 0.5:
                 self.send(self.still.pop(0), signal.SIGCONT)
         while self.still:
@@ -374,7 +374,8 @@ class Round:
         draw, whom, how = self.chance.random(), self.chance.random(), self.chance.random()
         if not kinds:
             return
-        kind = sorted(kinds)[int(draw * len(kinds))]
+        leading = [kind for kind in ("driver", "work") if kind in kinds] if draw < 0.4 else []
+        kind = sorted(leading or kinds)[int(draw * 7919) % len(leading or kinds)]
         pid = sorted(kinds[kind])[int(whom * len(kinds[kind]))]
         number = signal.SIGKILL if how < 0.6 else self.chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP))
         self.tell(f"{number.name} to {kind} {pid}")
@@ -668,6 +669,8 @@ def shrink(base: Path, args: argparse.Namespace, plan: Plan | None) -> int:
     going: Callable[[], Plan] = lambda: json.loads((found.folder / "drawn.json").read_text())  # noqa: E731
     while smallest := next((one for less in smaller(going()) if (one := fails(less))), None):
         found = smallest
+        left = sum(len(level["states"]) for level in levels(going()))
+        print(f"{left} states still fail: {found.folder}/plan.yaml", flush=True)
     print("\n".join(found.wrong))
     print(f"the smallest plan that was found to fail, after {tries} rounds: {found.folder}/plan.yaml")
     return 1
