@@ -625,6 +625,9 @@ def main() -> int:
     args = given.parse_args()
     if args.seconds is None:
         args.seconds = 600.0 if args.rounds is None else float("inf")
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # the round that is cut short takes its processes with it
     base = Path(tempfile.mkdtemp(prefix="durun-torture-"))
     plan = json.loads(args.plan.read_text()) if args.plan else None
     return shrink(base, args, plan) if args.shrink else rounds(base, args, plan)
