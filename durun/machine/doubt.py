@@ -125,9 +125,13 @@ def ask(d: Draft, p: Position) -> None:
     """Intends the probe: an effect of its own, whose answer settles the doubt."""
     assert p.effect is not None
     effect, probe = d.effect(p.effect), d.state(p)["probe"]
-    names = d.names(p.scope, visit=p.visit, key=effect.key)
     try:
-        frozen = walk.render(d, probe, names, capture="output" in d.state(p))
+        frozen = effect.request.get("asks")
+        if frozen is None:
+            names = d.names(p.scope, visit=p.visit, key=effect.key)
+            frozen = walk.render(d, probe, names, capture="output" in d.state(p))
+        elif "why" in frozen:
+            raise ExpressionError(frozen["why"])
     except ExpressionError as e:
         d.tell("probe_unknown", p, why=str(e))
         return _unknown(d, p)

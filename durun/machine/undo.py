@@ -78,7 +78,17 @@ def rendered(d: Draft, state: State, effect: Effect, key: str, names: Mapping[st
         request = walk.render(d, undo["act"], names, capture="output" in undo)
     except ExpressionError as e:
         return Undo(effect.no, "owed", None, key, f"it cannot be rendered: {e}")
+    if "probe" in undo and scope.plan_scope(effect.scope):
+        request["asks"] = _asks(d, undo, names)
     return Undo(effect.no, "owed", request, key)
+
+
+def _asks(d: Draft, undo: State, names: Mapping[str, Json]) -> Json:
+    """What asks whether an undo in a child has happened: what it may read goes with the child, so it is rendered with the undo."""
+    try:
+        return walk.render(d, undo["probe"], names, capture="output" in undo)
+    except ExpressionError as e:
+        return {"why": str(e)}
 
 
 def passed(d: Draft, p: Position) -> None:

@@ -302,6 +302,35 @@ def test_a_doubt_of_a_child_that_has_ended_is_asked_about_in_the_words_of_the_ch
     assert world.at.effects[no].request["argv"] == ["undo", "of the child", "t"]
 
 
+@pytest.mark.parametrize("reads", ["${{ input.who }}", "${{ double(input.who) }}"])
+def test_an_undo_of_a_child_that_has_ended_is_asked_about_in_the_words_of_the_child(folder: str, reads: str) -> None:
+    undo = {"run": ["undo"], "probe": {"run": ["was", reads, "${{ key }}"]}}
+    states = {"do": {"run": ["x"], "compensate": undo, "next": "succeeded"}}
+    child = {"durun": 1, "name": "child", "start": "do", "input": {"who": "string"}, "states": states}
+    called, faults, _ = read(child)
+    assert called is not None, faults
+    call = {"plan": {"file": "c", "input": {"who": "of the child"}}, "next": "succeeded"}
+    plan, faults, _ = read({"durun": 1, "name": "outer", "start": "call", "states": {"call": call}}, {}, {"c": called})
+    assert plan is not None, faults
+    world = Undoing(plan, folder)
+    world.end("call/do")
+    assert world.at.run.status is Status.SUCCEEDED and "call/" not in world.at.positions
+    world.give(Compensate())
+    world.next()
+    (no,) = world.open()
+    world.give(Lost(no, "killed"))
+    if "double" in reads:
+        assert world.at.run.status is Status.BLOCKED, "what cannot be worked out is for a person"
+        return
+    (asking,) = world.open()
+    asked = world.at.effects[asking]
+    assert asked.kind == "probe" and asked.request["argv"] == ["was", "of the child", world.at.effects[no].key]
+    assert asked.request["run"] == world.at.states["", "call"].child, "and its command is told the id of the child"
+    world.give(Ended(asking, 0))
+    world.next()
+    assert world.at.run.status is Status.COMPENSATED
+
+
 def test_an_undo_that_reads_a_state_of_an_item_that_is_gone_is_for_a_person_and_never_guessed(folder: str) -> None:
     undo = {"run": ["undo", "${{ states.first.output }}", "${{ output }}"]}
     inner = {
