@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from durun.cli.reader import at_end, say
-from durun.errors import Usage
+from durun.errors import PlanRefused, Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
 
@@ -135,6 +136,17 @@ def columns_of(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or COLUMNS
     except OSError:
         return COLUMNS
+
+
+def read_file(file: str) -> bytes:
+    """The whole of a file, or of stdin for `-`. Raises PlanRefused."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read()
+        with open(file, "rb") as f:
+            return f.read()
+    except OSError as e:
+        raise PlanRefused(f"{file} cannot be read: {os.strerror(e.errno or 0)}") from None
 
 
 def length(given: str, option: str) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, opened, person, where
-from durun.cli.drive import driver, noticed, preload, read_file, refuse_stranded
+from durun.cli.common import alive_in, document, exit_of, opened, person, read_file, where
+from durun.cli.drive import driver, noticed, preload, refuse_stranded
 from durun.cli.reader import out_json, say
 from durun.engine import Told, real_world, tell
 from durun.errors import Held, PlanRefused, Usage

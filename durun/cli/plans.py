@@ -8,7 +8,7 @@ from durun.cli.reader import say
 
 def check(plan: str, *, json: bool = False) -> int:
     """Check a plan: every fault with its line, and what is worth a warning. Exits with 0 or 7."""
-    from durun.cli.drive import text_of
+    from durun.cli.start import text_of
     from durun.plan.load import PlanFaults, draw, load
 
     name = "stdin" if plan == "-" else plan

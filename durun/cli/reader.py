@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMMANDS = {
-    "start": "drive", "resume": "drive",
+    "start": "start", "resume": "drive",
     "ls": "look", "show": "look", "history": "look", "logs": "look", "output": "look", "wait": "look",
     "watch": "watch",
     "cancel": "control", "pause": "control", "resolve": "control", "compensate": "undo",

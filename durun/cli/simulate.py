@@ -19,7 +19,7 @@ def simulate(
     plan: str, *, set: list[str] | None = None, input: str | None = None, answers: str | None = None, json: bool = False
 ) -> int:
     """Walk through a plan without doing anything: every effect ends as --answers says, or well. Exits as the run would."""
-    from durun.cli.drive import _given, newborn, text_of
+    from durun.cli.start import input_given, newborn, text_of
     from durun.machine.script import Script, WrongAnswers
     from durun.machine.simulate import Walk
     from durun.plan.canonical import pinned_names
@@ -29,7 +29,7 @@ def simulate(
     from durun.render import simulation
 
     loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
-    values = input_values(loaded.plan, _given(loaded.plan, set or [], input))
+    values = input_values(loaded.plan, input_given(loaded.plan, set or [], input))
     try:
         script = Script(loaded.plan, _answers(answers))
     except WrongAnswers as e:
@@ -52,7 +52,7 @@ def simulate(
 
 def _answers(file: str | None) -> Json:
     """The answers in a file: JSON, or YAML as a plan is written. Raises PlanRefused."""
-    from durun.cli.drive import read_file
+    from durun.cli.common import read_file
     from durun.plan.data import read_json
     from durun.plan.load import mapping
 
