@@ -125,13 +125,13 @@ class Signals:
         self.told = "KILL" if self.told == "INT" and name == "INT" else (self.told if self.told == "KILL" else name)
 
 
-def turns_of(store: Store, plan: Plan, no: int) -> Turns | None:
+def turns_of(store: Store, plan: Plan, held: Held) -> Turns | None:
     """None where the plan shares nothing with other runs."""
     if "limits" not in plan and "group" not in plan:
         return None
     from durun.turns import Turns
 
-    return Turns(store, plan, no)
+    return Turns(store, plan, held.no)
 
 
 class Engine:
@@ -148,7 +148,7 @@ class Engine:
         self.holds_back = False  # True: what begins is sent to the keeper by whoever drives other runs too
         self.until: Callable[[], bool] = lambda: False  # whether it is driven no further
         self.hold = False  # True: nothing new is begun
-        self.turns = turns_of(store, plan, held.no)  # what it shares with other runs
+        self.turns = turns_of(store, plan, held)  # what it shares with other runs
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self.lingers = False  # a once that is to be undone lives
         self._seen = -1
