@@ -126,6 +126,8 @@ def desk(durun: Program, post: Post) -> list[Any]:
 
 def all_answered(durun: Program, post: Post) -> None:
     """Everybody has one answer, thought out once, and the journal says so."""
+    run = durun.the_run()
+    assert len(json.loads(durun("output", run).stdout)["answered"]) == 3, durun("history", run).stdout
     assert post.to() == PEOPLE and len({mail["Message-ID"] for mail in post.mails}) == 3
     assert sorted((durun.folder / "answered.log").read_text().split()) == [f"<{n}@example.org>" for n in range(3)]
     for mail in post.mails:
