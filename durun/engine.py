@@ -704,9 +704,10 @@ def _over(at: Checkpoint, moment: Moment) -> list[Position]:
 
 def _said_before(store: Store, no: int, at: Checkpoint, moves: list[Move], words: list[Note], word: Word) -> str:
     """In words that just this was said before; '' where it was not. Raises NotPossible where something else was answered."""
-    if isinstance(word, Answer) and not asks.standing(at, word.state):
+    if isinstance(word, Answer) and not asks.standing(at, word.state, word.visit):
         heard = [a for move in moves for a in move.answers if word.state in (None, path_of(a.scope, a.state))]
-        last = heard[-1] if heard else store.last_answer(no, word.state)
+        heard = [a for a in heard if word.visit in (None, a.visit)]
+        last = heard[-1] if heard else store.last_answer(no, word.state, word.visit)
         return "" if last is None else asks.said_before(at.run.id, last, word)
     if isinstance(word, Signal) and word.dedupe is not None:
         lying = [note for note in words if note.data.get("name") == word.name and note.data.get("dedupe") == word.dedupe]

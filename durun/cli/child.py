@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from durun.cli.common import alive_in, mask_of
 from durun.errors import NotPossible
-from durun.machine.scope import path_of
+from durun.machine.scope import path_of, some, without_once
 from durun.plan.digest import digest
 from durun.render import document as render
 from durun.store import children, read
@@ -30,7 +30,7 @@ def document(file: File, child: Child) -> dict[str, Json]:
         doc |= {"version": plan["version"], "digest": digest(plan)}
         env = {name: value for name, value in doc["pins"]["env"].items() if name in plan["pins"]["env"]}
         doc["pins"] |= {"plan": doc["digest"], "env": env, "file": _file(file, child, doc["pins"]["file"])}
-    doc |= {"waiting_for": _waiting_for(child, of, s, d), "parent": parent(of.id, child)}
+    doc |= {"waiting_for": _waiting_for(child, _been(file, child), of, s, d), "parent": parent(of.id, child)}
     masked: dict[str, Json] = mask_of(file, child.run).tree(doc)
     return masked
 
@@ -90,13 +90,24 @@ def _file(file: File, child: Child, calling: str) -> str:
     return calling
 
 
-def _waiting_for(child: Child, of: read.Summary, s: read.Summary, d: Json) -> list[dict[str, Json]]:
+def _waiting_for(
+    child: Child, been: frozenset[tuple[str, int]], of: read.Summary, s: read.Summary, d: Json
+) -> list[dict[str, Json]]:
     """What it waits for, with the commands that go on: they name its run, which goes with it."""
     wanted = read.Summary(tuple(getattr(of, name) for name in read.Summary.__slots__))
     wanted.status, wanted.reason = s.status, s.reason
-    inside = {word: [one for one in d[word] if one["scope"].startswith(child.scope)] for word in ("positions", "undo")}
+    inside = {word: [one for one in d[word] if _is_of(been, one)] for word in ("positions", "undo")}
     found = render.waiting_for(wanted, {**d, **inside}) if s.status not in read.ENDED else []
     return [{**w, **{word: _own(child, w[word]) for word in ("path", "name")}} for w in found]
+
+
+def _been(file: File, child: Child) -> frozenset[tuple[str, int]]:
+    """(path in its run, visit) of all that a child has entered: another may stand, or have stood, in the same place."""
+    return frozenset((child.scope + path, visit) for path, visit in children.entered(children.history(file, child)))
+
+
+def _is_of(been: frozenset[tuple[str, int]], one: Json) -> bool:
+    return (_without_undo(path_of(one["scope"], one["state"])), one["visit"]) in been
 
 
 def _own(child: Child, path: Json) -> Json:
@@ -106,27 +117,64 @@ def _own(child: Child, path: Json) -> Json:
 # --- what is said to it ---
 
 
-def meant(file: File, id: str, state: str | None, *phases: str) -> tuple[int, str | None]:
-    """(run, the path there) of what is said to a run or to a child; one of a child that is not named is the only one that stands in
-    one of these phases, or the last that was answered."""
+class Meant(NamedTuple):
+    """What is said to a run, or of a state of it; where a child was named, of a visit that is the child's own."""
+
+    run: int
+    state: str | None
+    visit: int | None = None
+    been: frozenset[tuple[str, int]] | None = None  # what the child has entered
+
+
+def meant(file: File, id: str, state: str | None, *phases: str) -> Meant:
+    """What of a run is spoken to. Of a child, a state that is not named is the only one that stands in one of these phases, or was
+    answered last, or whose undo failed; another child that stands in the same place is never meant. Raises NotPossible."""
     no, child = read.run_or_child(file, id)
     if child is None:
-        return no, state
+        return Meant(no, state)
+    been = _been(file, child)
+    own = [one for one in _standing(file, child, phases) if (_without_undo(one[0]), one[1]) in been]
+    if not own:
+        before = _answered(file, child)[:1] if "asked" in phases else _not_undone(file, no) if "held" in phases else []
+        own = [one for one in before if one in been]
     if state is not None:
-        return no, child.scope + state
-    low, high = children.bounds(child)
-    marks = ",".join("?" * len(phases))
-    sql = f"SELECT scope, state FROM positions WHERE run = ? AND scope >= ? AND scope < ? AND phase IN ({marks}) ORDER BY scope"
-    found = rows(file.db, sql, (no, low, high, *phases))
-    if not found:
-        sql = "SELECT scope, state FROM answers WHERE run = ? AND scope >= ? AND scope < ? ORDER BY at DESC LIMIT 1"
-        found = rows(file.db, sql, (no, low, high))
-    paths = [path_of(*row)[len(low) :] for row in found]
-    if len(paths) != 1:
-        more = (
-            f": several states wait; name one of {', '.join(paths[:5])}"
-            if paths
-            else f": nothing of it waits for that; `durun show {id}`"
+        return _named(child, child.scope + state, own, been)
+    if len(own) == 1:
+        return Meant(no, *own[0], been)
+    paths = dict.fromkeys(path[len(child.scope) :] for path, _ in own)
+    if len(paths) == 1:
+        return Meant(no, own[0][0], None, been)
+    more = f"several states wait; name one of {some(list(paths))}" if own else f"nothing of it waits for that; `durun show {id}`"
+    raise NotPossible(f"child {child.id}: {more}")
+
+
+def _named(child: Child, path: str, own: list[tuple[str, int]], been: frozenset[tuple[str, int]]) -> Meant:
+    """The state that is named: in the visit in which it stands, else in the last one."""
+    visits = [visit for at, visit in been if at == _without_undo(path)]
+    if not visits:
+        raise NotPossible(
+            f"child {child.id} has not been to {path[len(child.scope) :]}: `durun show {child.id}`; nothing was changed"
         )
-        raise NotPossible(f"child {child.id}{more}")
-    return no, child.scope + paths[0]
+    stands = next((visit for at, visit in own if path in (at, at.removesuffix("~undo"))), None)
+    return Meant(child.run, path, max(visits) if stands is None else stands, been)
+
+
+def _without_undo(path: str) -> str:
+    return without_once(path.removesuffix("~undo"))
+
+
+def _standing(file: File, child: Child, phases: tuple[str, ...]) -> list[tuple[str, int]]:
+    """(path, visit) of what stands in one of these phases where the child has stood."""
+    marks = ",".join("?" * len(phases))
+    inside = f"run = ? AND scope >= ? AND scope < ? AND phase IN ({marks})"
+    sql = f"SELECT scope, state, visit FROM positions WHERE {inside} ORDER BY scope"
+    return [(path_of(*at), visit) for *at, visit in rows(file.db, sql, (child.run, *children.bounds(child), *phases))]
+
+
+def _answered(file: File, child: Child) -> list[tuple[str, int]]:
+    sql = "SELECT scope, state, visit FROM answers WHERE run = ? AND scope >= ? AND scope < ? ORDER BY no DESC"
+    return [(path_of(*at), visit) for *at, visit in rows(file.db, sql, (child.run, *children.bounds(child)))]
+
+
+def _not_undone(file: File, run: int) -> list[tuple[str, int]]:
+    return [(path_of(u["scope"], u["state"]), u["visit"]) for u in read.undos(file, run, "failed")]

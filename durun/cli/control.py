@@ -7,6 +7,7 @@ next intent waiting, and let go.
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, length, now, opened, person, where
@@ -275,13 +276,14 @@ def resolve(
         raise Usage(f"--output: {e}") from None
     file = opened(db)
     no, child = read.run_or_child(file, run)
+    visit = been = None
     if child is not None:
         from durun.cli.child import meant
 
-        state = meant(file, run, state, *(("failed",) if undone else ("doubt", "lost")))[1]
+        _, state, visit, been = meant(file, run, state, *(("doubt", "lost", "held") if undone else ("doubt", "lost")))
     s = read.summary(file, no, alive_in(file.path))
-    failed = _failed_undos(file, s, state) if undone else {}
-    event = Resolve(said[0], state, value, output is not None, note, person(), tuple(failed))
+    failed = _failed_undos(file, s, state, been) if undone else {}
+    event = Resolve(said[0], state, value, output is not None, note, person(), tuple(failed), visit)
     if s.driver is not None and alive_in(file.path)(s.driver):
         _resolve_there(file, s, event)
     else:
@@ -301,12 +303,14 @@ def _then(doc: dict[str, Json]) -> str:
     return "" if doc["status"] in read.ENDED else f"; `durun resume {doc['id']}` goes on"
 
 
-def _failed_undos(file: File, s: read.Summary, state: str | None) -> dict[int, str]:
-    """What could not be undone, of the state that is named or the only one there is: effect -> its path and visit."""
-    from durun.machine.scope import some
+def _failed_undos(file: File, s: read.Summary, state: str | None, been: Container[tuple[str, int]] | None) -> dict[int, str]:
+    """What could not be undone, of the state that is named or the only one there is: effect -> its path and visit. `been`: of a
+    child that is meant, what it has entered."""
+    from durun.machine.scope import some, without_once
     from durun.render.document import path_of
 
     found = [(u["effect"], str(path_of(u["scope"], u["state"])), u["visit"]) for u in read.undos(file, s.no, "failed")]
+    found = [one for one in found if been is None or (without_once(one[1]), one[2]) in been]
     paths = dict.fromkeys(path for _, path, _ in found)
     if state is None and len(paths) > 1:
         raise NotPossible(f"run {s.id}: several states could not be undone; name one of {some(list(paths))}")

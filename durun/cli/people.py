@@ -158,7 +158,8 @@ def _meant(file: File, id: str, word: Word) -> tuple[int, Word]:
         return no, word
     from durun.cli.child import meant
 
-    return no, word._replace(state=meant(file, id, word.state, "asked")[1])
+    of = meant(file, id, word.state, "asked")
+    return no, word._replace(state=of.state, visit=of.visit)
 
 
 def _spelt(word: Word) -> str:

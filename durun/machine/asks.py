@@ -68,9 +68,9 @@ def over(d: Draft, p: Position) -> None:
 # --- to answer ---
 
 
-def standing(at: Checkpoint, state: str | None) -> list[Position]:
-    """The questions that stand, or the one of this path."""
-    asked = [p for p in at.positions.values() if p.phase is Phase.ASKED]
+def standing(at: Checkpoint, state: str | None, visit: int | None = None) -> list[Position]:
+    """The questions that stand, or the one of this path, in any visit or in this one."""
+    asked = [p for p in at.positions.values() if p.phase is Phase.ASKED and visit in (None, p.visit)]
     return [p for p in asked if state in (None, path_of(p.scope, p.state))]
 
 
@@ -96,7 +96,7 @@ def _meant(d: Draft, event: Answer) -> Position:
         raise NotPossible(f"run {run.id} has ended: it is {run.status}; nothing was changed")
     if run.cancel is not None:
         raise NotPossible(f"run {run.id} is being cancelled; nothing was changed")
-    found = standing(d.at, event.state)
+    found = standing(d.at, event.state, event.visit)
     if not found:
         raise NotPossible(f"run {run.id}: {what}; it is {run.status}: `durun show {run.id}`; nothing was changed")
     if len(found) > 1:

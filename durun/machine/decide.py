@@ -238,6 +238,7 @@ def _one(d: Draft, event: Resolve) -> Position:
     if d.run.status is Status.FAILED and event.state is None:
         open_ones = [p for p in open_ones if p.effect is not None] or open_ones
     named = [p for p in open_ones if event.state is None or _path(p) == without_once(event.state)]
+    named = [p for p in named if event.visit in (None, p.visit)]
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
         what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
         raise NotPossible(f"run {d.run.id}: {what}; it is {d.run.status}")

@@ -201,7 +201,8 @@ class AcceptDrift(NamedTuple):
 
 
 class Resolve(NamedTuple):
-    """A person settles a doubt. how: happened | retry | fail | undone; `effects`: those whose undo had failed."""
+    """A person settles a doubt. how: happened | retry | fail | undone; `effects`: those whose undo had failed; `visit`: of the
+    state, where another visit of it is not meant."""
 
     how: str
     state: str | None = None
@@ -210,10 +211,12 @@ class Resolve(NamedTuple):
     note: str = ""
     by: str = ""
     effects: tuple[int, ...] = ()
+    visit: int | None = None
 
 
 class Answer(NamedTuple):
-    """A person answers an approval. `answer` None: the only one of that kind. The last three say when it was given."""
+    """A person answers an approval. `answer` None: the only one of that kind; `visit`: where another one of the state is not meant.
+    The last three say when it was given."""
 
     state: str | None = None
     reject: bool = False
@@ -222,6 +225,7 @@ class Answer(NamedTuple):
     note: str = ""
     digest: str | None = None
     by: str = ""
+    visit: int | None = None
     now: int = 0
     clock: int = 0
     boot: str = ""

@@ -357,7 +357,7 @@ def resolve(d: Draft, event: Resolve) -> None:
     """What a person says while a run compensates: of what is in doubt, or of an undo that failed."""
     p = standing(d)
     asked = (Phase.DOUBT, Phase.LOST, *((Phase.HELD,) if event.how == "undone" else ()))
-    if p is not None and not (p.phase in asked and _meant(p, event.state)):
+    if p is not None and not (p.phase in asked and _meant(p, event.state) and event.visit in (None, p.visit)):
         p = None
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
     if p is None:

@@ -535,11 +535,13 @@ class Store:
                 db.execute("DELETE FROM notes WHERE no = ?", (note.no,))
             return driven
 
-    def last_answer(self, no: int, path: str | None) -> Answered | None:
-        """What was answered last to a run, or to one state of it."""
+    def last_answer(self, no: int, path: str | None, visit: int | None = None) -> Answered | None:
+        """What was answered last to a run, to one state of it, or in one visit of that."""
         given = "CASE WHEN scope = '' OR scope LIKE '%/' THEN scope ELSE scope || '.' END || state"
-        sql = f"SELECT {ANSWER} FROM answers WHERE run = ? AND (? IS NULL OR {given} = ?) ORDER BY no DESC LIMIT 1"
-        found = rows(self.file.db, sql, (no, path, path))
+        wanted = f"(?2 IS NULL OR {given} = ?2) AND (?3 IS NULL OR visit = ?3)"
+        found = rows(
+            self.file.db, f"SELECT {ANSWER} FROM answers WHERE run = ?1 AND {wanted} ORDER BY no DESC LIMIT 1", (no, path, visit)
+        )
         if not found:
             return None
         scope, state, visit, answer, reject, data, *rest = found[0]

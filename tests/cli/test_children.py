@@ -159,3 +159,44 @@ def test_what_a_child_did_is_undone_together_though_others_began_meanwhile(durun
     ]  # fmt: skip
     durun("approve", "r", "--resume", exit=4)
     assert durun.lines() == ["b", "c2", "c1", "a"]
+
+
+@pytest.fixture
+def called_again(durun: Program) -> Iterator[tuple[Program, list[str]]]:
+    """A run whose state calls a child that is told no, and then another one that stands in the same place."""
+    (durun.folder / "child.yaml").write_text(
+        "durun: 1\nname: child\npins: {env: [LEDGER]}\nstart: k\nstates:\n"
+        "  k: {run: 'kill -9 $$', compensate: {run: 'echo $DURUN_VISIT >> \"$LEDGER\"; test ! -e bad'}, catch: [{on: [any], next: ask}], next: ask}\n"
+        "  ask: {approval: {message: 'go on?'}, next: succeeded}\n"
+    )
+    durun.plan("start: call\nstates:\n  call: {plan: {file: child.yaml}, catch: [{on: [any], next: on}], next: on}\n"
+               "  on: {choice: [{when: states.call.visits < 2, next: call}, {next: succeeded}]}\n")  # fmt: skip
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    durun("reject", "r", "call/ask", "--resume", exit=3)
+    yield durun, [line["id"] for line in answered(durun, "ls", "--children")["runs"][1:]]
+
+
+def test_what_is_said_to_a_child_is_never_heard_of_another_in_its_place(called_again: tuple[Program, list[str]]) -> None:
+    durun, (first, second) = called_again
+    for named in ([], ["ask"]):
+        assert "(visit 1) is answered already" in durun("approve", first, *named, exit=10).stderr
+    assert durun.show(second)["waiting_for"][0]["kind"] == "approval"
+    durun("approve", second)
+    (durun.folder / "bad").touch()
+    durun("resume", "r")
+    durun("compensate", "r", exit=9)
+    assert durun.show(second)["reason"] == "in_doubt"
+    assert not [w for w in durun.show(first)["waiting_for"] if w["kind"] == "in_doubt"], "it is the other one that asks"
+    for named in ([], ["k"], ["k~undo"]):
+        durun("resolve", first, *named, "--fail", exit=10)
+        durun("resolve", first, *named, "--undone", exit=10)
+    durun("resolve", second, "k", "--happened")
+    durun("resume", "r", exit=9)
+    assert durun.lines() == ["2"] and durun.show(second)["undo"][0]["status"] == "failed"
+    durun("resolve", second, "k", "--happened", exit=10)
+    assert "of call/k (visit 2)" in durun("resolve", second, "--undone").stderr
+    durun("resume", "r", exit=9)
+    durun("resolve", first, "--happened")
+    (durun.folder / "bad").unlink()
+    durun("resume", "r", exit=4)
+    assert durun.lines() == ["2", "1"] and [u["status"] for u in durun.show("r")["undo"]] == ["undone", "undone"]
