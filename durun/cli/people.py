@@ -152,10 +152,12 @@ def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> i
 
 
 def _meant(file: File, id: str, word: Word) -> tuple[int, Word]:
-    """The run that is spoken to. What is said to a child is said to the run that called it, and of the child's state."""
+    """The run that is spoken to. What is said to a child is said to the run that called it, and of the child's state or waits."""
     no, child = read.run_or_child(file, id)
-    if child is None or not isinstance(word, Answer):
+    if child is None:
         return no, word
+    if not isinstance(word, Answer):
+        return no, word._replace(within=child.scope, visit=child.visit)
     from durun.cli.child import meant
 
     of = meant(file, id, word.state, "asked")

@@ -232,7 +232,8 @@ class Answer(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Word from outside: a payload, or an error of this name."""
+    """Word from outside: a payload, or an error of this name. `within`: the scope of the child it is for, and the visit that called
+    it; '' where it is for the whole run."""
 
     name: str
     payload: Json = None
@@ -240,6 +241,8 @@ class Signal(NamedTuple):
     message: str = ""
     dedupe: str | None = None
     by: str = ""
+    within: str = ""
+    visit: int = 0
     now: int = 0
     clock: int = 0
     boot: str = ""
@@ -257,10 +260,12 @@ class OnceInDoubt(NamedTuple):
 
 
 class Alive(NamedTuple):
-    """A sign of life for the waits for a signal of this name."""
+    """A sign of life for the waits for a signal of this name, of the whole run or of one child."""
 
     name: str
     by: str = ""
+    within: str = ""
+    visit: int = 0
     now: int = 0
     clock: int = 0
     boot: str = ""

@@ -3,6 +3,7 @@
 Rules:
 - first in, first out by name; a wait takes the first whose payload fits its schema, the others stay for another wait
 - a payload that fits no wait of its name in the whole plan, and a name that none waits for, are refused to the sender
+- one that is sent to a child goes to a wait of that child which stands; it is not kept, for another wait might take it
 - a signal may bring an error, which the wait then ends with
 - a wait has one timer for two ends: its whole time, and the longest silence; `beyond` is what is left of the first after it
 - what nobody took is named when the run ends
@@ -18,6 +19,7 @@ from durun.machine import asks, timer, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Alive, Moment, Signal
 from durun.machine.model import TERMINAL, Phase, Position, Sent
+from durun.machine.scope import parts, under
 from durun.plan.canonical import Plan, State, states_of
 
 Json = Any
@@ -97,12 +99,15 @@ def signal(d: Draft, event: Signal) -> None:
     problems = [unfit(state, event) for state in waits(d.plan) if state["wait"]["signal"] == event.name]
     if all(problems):
         raise PlanRefused(f"run {d.run.id}: the payload of {event.name} does not fit: {problems[0]}; nothing was changed")
+    p = next((p for p in _listening(d, event) if unfit(d.state(p), event) is None), None)
+    if p is None and event.within:
+        said = f"nothing in {event.within[:-1]} takes the signal {event.name} now"
+        raise NotPossible(f"run {d.run.id}: {said}; `durun signal {d.run.id} {event.name}` leaves it for any wait of the run")
     no = d.run.next_signal
     d.set_run(next_signal=no + 1)
     sent = Sent(no, event.name, event.payload, event.error, event.message, event.dedupe, event.by, event.now)
     d.move.signals[no] = sent
     d.tell("signal", None, None, signal=sent.name, no_of_signal=no, by=sent.by, error=sent.error, dedupe=sent.dedupe)
-    p = next((p for p in _listening(d, event) if unfit(d.state(p), sent) is None), None)
     if p is not None:
         walk.follow(d, p.scope, _take(d, p, sent))
 
@@ -128,9 +133,18 @@ def _listening(d: Draft, event: Signal | Alive) -> list[Position]:
         for p in d.positions()
         if p.phase is Phase.LISTENING
         and p.wants["signal"] == event.name
+        and _is_for(d, event, p)
         and not timer.is_over(p, d.run.paused_at, event.now, event.clock, event.boot)
     ]
     return sorted(found, key=lambda p: p.entered_at)
+
+
+def _is_for(d: Draft, event: Signal | Alive, p: Position) -> bool:
+    """Whether a wait is of the run, or of the child, that is spoken to."""
+    if not event.within:
+        return True
+    calls = d.found(parts(event.within)[-1].scope)
+    return under(p.scope, event.within) and calls is not None and calls.visit == event.visit
 
 
 def alive(d: Draft, event: Alive) -> None:

@@ -200,3 +200,23 @@ def test_what_is_said_to_a_child_is_never_heard_of_another_in_its_place(called_a
     (durun.folder / "bad").unlink()
     durun("resume", "r", exit=4)
     assert durun.lines() == ["2", "1"] and [u["status"] for u in durun.show("r")["undo"]] == ["undone", "undone"]
+
+
+def test_a_signal_to_a_child_is_taken_by_no_other(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text(
+        "durun: 1\nname: child\nstart: w\nstates: {w: {wait: {signal: go, heartbeat: 1h}, next: succeeded}}\noutput: '${{ states.w.output }}'\n"
+    )
+    durun.plan("start: m\nstates:\n  m:\n    map: {items: '[0, 1]', start: c, output: '${{ states.c.output }}', states: "
+               "{c: {plan: {file: child.yaml, id: 'kid-${{ item }}'}, next: ask}, ask: {approval: {message: ok?}, next: succeeded}}}\n"
+               "    next: succeeded\noutput: '${{ states.m.output }}'\n")  # fmt: skip
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    durun("signal", "kid-1", "go", "--alive")
+    durun("signal", "kid-1", "go", "--data", "1", "--dedupe", "a")
+    assert [w["path"] for w in durun.show("r")["waiting_for"]] == ["m[0].c/w", "m[1].ask"]
+    assert "was sent before" in durun("signal", "kid-1", "go", "--data", "1", "--dedupe", "a").stderr
+    for words in ([], ["--alive"]):
+        assert "`durun s" in durun("signal", "kid-1", "go", *words, exit=10).stderr, "it has ended, and the other one waits"
+    durun("signal", "kid-0", "go", "--data", "0")
+    durun("approve", "r", "m[0].ask")
+    durun("approve", "r", "m[1].ask")
+    assert durun.show("r")["output"] == [0, 1] and durun.show("r")["signals"] == []
