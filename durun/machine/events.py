@@ -215,8 +215,8 @@ class Resolve(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A person answers an approval. `answer` None: the only one of that kind; `visit`: where another one of the state is not meant.
-    The last three say when it was given."""
+    """A person answers an approval. `answer` None: the only one of that kind; `now, clock, boot`: when it was given; `visit`: where
+    another one of the state is not meant."""
 
     state: str | None = None
     reject: bool = False
@@ -225,10 +225,10 @@ class Answer(NamedTuple):
     note: str = ""
     digest: str | None = None
     by: str = ""
-    visit: int | None = None
     now: int = 0
     clock: int = 0
     boot: str = ""
+    visit: int | None = None
 
 
 class Signal(NamedTuple):
@@ -241,11 +241,11 @@ class Signal(NamedTuple):
     message: str = ""
     dedupe: str | None = None
     by: str = ""
-    within: str = ""
-    visit: int = 0
     now: int = 0
     clock: int = 0
     boot: str = ""
+    within: str = ""
+    visit: int = 0
 
 
 class OnceInDoubt(NamedTuple):
@@ -264,11 +264,11 @@ class Alive(NamedTuple):
 
     name: str
     by: str = ""
-    within: str = ""
-    visit: int = 0
     now: int = 0
     clock: int = 0
     boot: str = ""
+    within: str = ""
+    visit: int = 0
 
 
 Word = Answer | Signal | Alive  # from people and programs outside: judged when it is given, and never refused after that
