@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     Json = Any
 
+MANY = 20  # of what a run waits for, named one by one
+WAITS = {"approval": 1, "signal": 1, "timer": 2, "delay": 2, "limit": 2, "group": 2}  # what is named last, where there are too many
 HEADS = ("ID", "PLAN", "STATUS", "STATE", "UPDATED")
 
 
@@ -86,11 +88,12 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
         from durun.plan.digest import canonical_text
 
         out.append(f"  output   {plain(canonical_text(doc['output']))[:200]}")
-    for w in doc["waiting_for"]:
+    for w in _named(doc):
         until = "" if not w["until"] else f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
         out.append(f"  waits    {_where(w, doc)}{plain(w['message'])}{until}")
         out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
+    out += [f"           {more}" for more in _more(doc)]
     if doc["signals"]:
         out.append(f"  signals  {', '.join(plain(s['name']) for s in doc['signals'])} (not taken)")
     if doc["messages"]:
@@ -433,6 +436,17 @@ def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
     between = "\n  " if apart else ": "
     wants = [
         f"{_where(w, doc)}{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}"
-        for w in doc["waiting_for"]
+        for w in _named(doc)
     ]
-    return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in wants)
+    return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in [*wants, *_more(doc)])
+
+
+def _named(doc: dict[str, Json]) -> list[dict[str, Json]]:
+    """What is named of all that a run waits for, as a map may have thousands: what blocks it, then questions, then time."""
+    found: list[dict[str, Json]] = doc["waiting_for"]
+    return found if len(found) <= MANY else sorted(found, key=lambda w: WAITS.get(w["kind"], 0))[:MANY]
+
+
+def _more(doc: dict[str, Json]) -> list[str]:
+    left = len(doc["waiting_for"]) - MANY
+    return [f"and {left} more: durun show {plain(doc['id'])} --json"] if left > 0 else []

@@ -122,3 +122,14 @@ def test_ten_processes_at_one_run_leave_one_outcome(durun: Program, driven: bool
         assert "Traceback" not in text and driver.returncode in (0, 1, 3, 4, 6, 9), (driver.returncode, text)
         ended[held(durun, run, said)] += 1
     assert rounds >= AT_LEAST // 2 and ended["compensated"], ended
+
+
+def test_of_many_that_wait_some_are_named_and_what_holds_the_whole_run_first(durun: Program) -> None:
+    durun.plan("input: {xs: array}\nstart: m\nstates:\n  m:\n    map: {items: input.xs, concurrency: 100, start: ask, states: "
+               "{ask: {approval: {message: ok?}, next: succeeded}}}\n    next: succeeded\n")  # fmt: skip
+    said = durun("start", "plan.yaml", "--id", "r", "-i", f"xs={list(range(41))}", exit=3).stderr.splitlines()
+    assert sum(": durun approve r " in line for line in said) == 20 and said[-1] == "  and 21 more: durun show r --json"
+    durun("pause", "r")
+    shown = [line for line in durun("show", "r").stdout.splitlines() if line.startswith("  waits") or "more:" in line]
+    assert len(shown) == 21 and shown[0] == "  waits    it is paused" and shown[-1].endswith("and 22 more: durun show r --json")
+    assert len(durun.show("r")["waiting_for"]) == 42
