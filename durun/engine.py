@@ -434,9 +434,10 @@ class Engine:
                 break
             if self._is_under_way(self._owed[-1]):
                 return None
-            found = self.store.undo(no, self._owed.pop())
-            if found is not None:
+            found = self.store.undo(no, self._owed[-1])
+            if found is not None:  # it stays the next one until it has begun, however often it is asked for
                 return NextUndo(*found)
+            self._owed.pop()
         failed = [effect for effect, _, _ in self.store.failed_undos(no) if back is None or effect in back["effects"]]
         if back is None or failed:
             return NothingOwed(len(failed))

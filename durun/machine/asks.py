@@ -79,7 +79,8 @@ def answer(d: Draft, event: Answer) -> None:
     p = _meant(d, event)
     where = f"run {d.run.id}: {path_of(p.scope, p.state)}"
     if timer.is_over(p, d.run.paused_at, event.now, event.clock, event.boot):
-        raise NotPossible(f"{where}: the time to answer is over since {moment_text(p.due or 0)}; nothing was changed")
+        said = f"the time to answer is over since {moment_text(p.due or 0)}: `durun resume {d.run.id}` goes on"
+        raise NotPossible(f"{where}: {said}; nothing was changed")
     if event.digest is not None and event.digest != p.wants["digest"]:
         said = f"what is asked has the digest {p.wants['digest']}, not {event.digest}"
         raise NotPossible(f"{where}: {said}: look again with `durun show {d.run.id}`; nothing was changed")

@@ -158,7 +158,8 @@ def test_an_answer_that_comes_too_late_is_refused_though_nobody_has_noticed(duru
     durun.plan(ASK.replace("    catch", "    timeout: 1h\n    catch"))
     durun("start", "plan.yaml", "--id", "r", exit=3)
     two_hours_pass(durun)
-    assert "the time to answer is over" in durun("approve", "r", exit=10).stderr
+    said = durun("approve", "r", exit=10).stderr
+    assert "the time to answer is over" in said and "`durun resume r` goes on" in said
     assert durun.show("r")["status"] == "waiting"
     durun("resume", "r", exit=1)
     assert durun.show("r")["error"]["name"] == "timeout"

@@ -282,3 +282,15 @@ def test_a_run_whose_fence_was_superseded_rolls_back_alone(durun: Program) -> No
 @pytest.fixture(autouse=True)
 def _ledger(durun: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEDGER", str(Path(durun.ledger)))
+
+
+def test_work_undoes_in_reverse_order_as_a_driver_does(durun: Program) -> None:
+    durun.plan("on_error: compensate\nstart: a\nstates:\n  a: {run: 'true', compensate: {run: 'echo a >> \"$LEDGER\"'}, next: m}\n  m:\n    map:\n"
+               "      items: '[1, 2, 3, 4]'\n      concurrency: 1\n      start: x\n      states:\n"
+               "        x: {run: 'true', compensate: {run: ['sh', '-c', 'echo $0 >> \"$LEDGER\"', '${{ item }}']}, next: succeeded}\n    next: ask\n"
+               "  ask: {approval: {message: 'on?'}, next: bad}\n  bad: {run: exit 1, next: succeeded}\n")  # fmt: skip
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    durun("approve", "r")
+    durun("work", "--once")
+    assert durun.show("r")["status"] == "compensated"
+    assert durun.lines() == ["4", "3", "2", "1", "a"]
