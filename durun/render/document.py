@@ -111,7 +111,7 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
         for one, said in zip(d["drift"] or [], drifts(d["drift"] or []), strict=True):
             found.append(_wanted(s.state, "drift", one["tool"], said, None, f"durun resume {s.id} --accept-drift"))
     if s.reason == "undo_failed":
-        found += _not_undone(s.id, d["undo"])
+        found += _not_undone(s.id, d["undo"], {e["no"] for e in d["effects"] if e["status"] in ("not_certain", "in_doubt")})
     if s.status == "paused" and s.reason == "all":
         found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
     elif s.status in ("interrupted", "paused"):
@@ -182,13 +182,15 @@ def _word(path: str | None) -> str:
     return shlex.quote(path or "")
 
 
-def _not_undone(id: str, undo: list[dict[str, Json]]) -> list[dict[str, Json]]:
-    """What could not be undone, once for each state."""
-    failed = {path_of(u["scope"], u["state"]): u["error"] or {} for u in reversed(undo) if u["status"] == "failed"}
+def _not_undone(id: str, undo: list[dict[str, Json]], unsure: set[int]) -> list[dict[str, Json]]:
+    """What could not be undone, once for each state. `unsure`: the effects of which it is not certain that they did not happen."""
+    failed = {path_of(u["scope"], u["state"]): u for u in reversed(undo) if u["status"] == "failed"}
     out = []
-    for path, error in failed.items():
+    for path, u in failed.items():
+        error = u["error"] or {}
         why = ": ".join(str(error[word]) for word in ("name", "message") if error.get(word))
         said = f"{path} could not be undone" + (f": {why}" if why else "")
+        said += "; it may be undone all the same, and `compensate` begins it again" if u["by"] in unsure else ""
         command = f"durun compensate {id} | durun resolve {id} {_word(path)} --undone"
         out.append(_wanted(path, "undo_failed", path, said, None, command))
     return out

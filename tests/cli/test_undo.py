@@ -368,3 +368,13 @@ def test_an_undo_whose_secret_is_gone_for_good_has_a_way_out(durun: Program) -> 
     doc = durun.show(run)
     assert doc["status"] == "compensated" and logged(doc) == [("a", "undone")]
     assert [e["status"] for e in doc["effects"]] == ["done", "not_done"]
+
+
+def test_of_an_undo_that_was_killed_it_is_said_that_it_may_have_happened(durun: Program) -> None:
+    durun.plan("start: a\nstates:\n  a: {run: 'true', compensate: {run: 'kill -9 $$'}, next: b}\n"
+               "  b: {run: 'true', compensate: {run: 'exit 1'}, next: succeeded}\n")  # fmt: skip
+    durun("start", "plan.yaml", "--id", "r")
+    said = {line.split(": durun")[0] for line in durun("compensate", "r", exit=9).stderr.splitlines() if "durun resolve" in line}
+    sure, unsure = sorted(said, key=len)
+    assert "b could not be undone: exit:1" in sure and "may be undone" not in sure
+    assert "a could not be undone: killed:KILL" in unsure and "may be undone all the same" in unsure
