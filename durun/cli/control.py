@@ -135,7 +135,7 @@ def _until(file: File, no: int, *, ended: bool, seconds: float) -> None:
     while time.monotonic() < end:
         s = read.summary(file, no, alive)
         heard = not Store(file).notes(no)
-        if s.status in read.ENDED or (heard and (not ended or s.status in ("blocked", "compensating"))):
+        if s.status in read.ENDED or (heard and (not ended or s.status in ("blocked", "compensating", "paused"))):
             return
         if s.driver is None or not alive(s.driver):
             return
