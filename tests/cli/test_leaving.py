@@ -111,6 +111,7 @@ def test_ctrl_c_at_any_moment_of_the_start_up_is_no_fault(durun: Program) -> Non
             [*COMMAND, "start", "plan.yaml"], cwd=durun.folder, env={**durun.env, "TMPDIR": str(durun.folder)}, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL, text=True, start_new_session=True,
         )  # fmt: skip
+        until(lambda pid=begun.pid: b"durun" in Path(f"/proc/{pid}/cmdline").read_bytes())  # before, it is still this test's image
         time.sleep(ms / 1000)
         begun.send_signal(signal.SIGINT)
         said = begun.communicate(timeout=40)[1]
