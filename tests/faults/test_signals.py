@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -109,7 +110,8 @@ def test_f15_term_and_hup_stop_the_command_and_leave_a_run_that_can_be_resumed(p
 
 
 def test_f15_after_quit_the_run_can_be_resumed(place):
-    process = place.begin("start", agent(place, more="idempotent: true,"), "--id", "r")
+    no_core = lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # noqa: E731  (to write one may take its time)
+    process = place.begin("start", agent(place, more="idempotent: true,"), "--id", "r", preexec_fn=no_core)
     pid = int(place.there("up"))
     place.kill(process.pid, signal.SIGQUIT)
     process.wait(60)
