@@ -491,8 +491,9 @@ def failed(d: Draft, p: Position, name: str, message: str) -> str | None:
 def unsuccessful(d: Draft, p: Position, error: dict[str, Json], how: str) -> None:
     """The effect ended, but not well."""
     assert p.effect is not None
-    d.put_effect(d.effect(p.effect)._replace(status=how, exit=error.get("exit"), ended_at=d.moment.now, error=error))
-    undo.learnt(d, p, how, error=error)
+    known = IN_DOUBT if how == NOT_DONE and p.unsure else how  # an earlier attempt may have done what this one did not
+    d.put_effect(d.effect(p.effect)._replace(status=known, exit=error.get("exit"), ended_at=d.moment.now, error=error))
+    undo.learnt(d, p, known, error=error)
     if d.run.cancel is not None:
         return doubt.cancelled(d)
     if p.stopping:

@@ -605,3 +605,35 @@ def what_may_come(world: Undoing, *, late: bool) -> list[Any]:
     elif not late:
         found.append(Pause())
     return found
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_an_earlier_attempt_may_have_done_is_not_forgotten_when_a_later_one_did_nothing(folder: str, cancelled: bool) -> None:
+    """Its time was over, and it was begun again; the second says that it did nothing. Of the first nobody knows."""
+    again = {"retry": {"max_attempts": 2 + cancelled, "initial_interval": "1ms", "jitter": "none"}}
+    world = Undoing(
+        plan_of({"a": {"run": ["x"], "idempotent": True, "compensate": dict(UNDO), "next": "succeeded", **again}}), folder
+    )
+    world.end("a", -9, "timeout")
+    world.give(Due(""))
+    world.end("a", 1)
+    if cancelled:
+        world.give(Cancel())
+        assert world.at.run.status is Status.CANCELLED
+    assert world.logged() == {"a": "registered"}
+    world.give(Compensate())
+    world.next()
+    assert world.at.run.status is Status.BLOCKED, "a person is asked"
+    world.give(Resolve("happened"))
+    world.undo_all()
+    assert world.undone == ["a"] and world.at.run.status is Status.COMPENSATED
+
+
+def test_a_probe_that_says_no_leaves_nothing_of_an_earlier_attempt_to_be_undone(folder: str) -> None:
+    ways = {"probe": {"run": ["p"]}, "retry": {"max_attempts": 2, "initial_interval": "1ms", "jitter": "none"}}
+    world = Undoing(plan_of({"a": {"run": ["x"], "compensate": dict(UNDO), "next": "succeeded", **ways}}), folder)
+    world.end("a", -9, "timeout")
+    world.end("a", 1)  # the probe: it did not happen
+    world.give(Due(""))
+    world.end("a", 1)
+    assert world.logged() == {"a": "not_needed"}
