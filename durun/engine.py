@@ -56,6 +56,7 @@ from durun.machine.events import (
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
+from durun.outbox import listened
 from durun.plan.canonical import Plan
 from durun.store.onces import begun
 from durun.store.runs import Held, Judged, Note, Pinned, Store
@@ -68,7 +69,6 @@ if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered
 
 Json = Any
 
-LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 STILL = 5.0  # s after the last signal, before what does not end is left to itself
 STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
 SIGN = 5000  # ms between signs of life
@@ -528,20 +528,12 @@ class Engine:
         over = self._over_in()
         soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
         timeout = max(0.0, soon) / 1000
-        events = self.told_of(self.performer.receive(timeout, self.signals.wake))
+        found = self.performer.receive(timeout, self.signals.wake)
+        events = self.told_of([listened(event, lambda: self.signals.told) for event in found])
         if events:
-            self.move(*map(self._listened, events))
+            self.move(*events)
         if not events and self.at.run.status not in TERMINAL and self.noted():
             self.move()
-
-    def _listened(self, event: Happening) -> Happening:
-        """An end by a signal nobody here sent: if durun is being stopped too, the command was stopped with it."""
-        if not isinstance(event, Ended) or event.stopped or not (event.status < 0 or 129 <= event.status <= 159):
-            return event
-        end = time.monotonic() + LISTEN
-        while time.monotonic() < end and not self.signals.told:
-            time.sleep(0.01)
-        return event._replace(stopped="leaving") if self.signals.told else event
 
     def _leave(self) -> bool:
         """durun is told to stop: commands get the signal, and what they leave is committed. True when nothing is left."""

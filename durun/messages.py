@@ -17,6 +17,7 @@ from durun.machine.events import Happening, Moment
 from durun.machine.message import Step
 from durun.machine.model import Effect, Message, Run
 from durun.machine.scope import path_of
+from durun.outbox import listened
 from durun.store.messages import Claimed, Lost, Messages
 
 Json = Any
@@ -154,4 +155,4 @@ def deliver(delivery: Delivery, outbox: Any, told: Callable[[], str], wake: int 
             return
         for event in outbox.receive(TICK, wake):
             if delivery.has(event):
-                delivery.heard(event)
+                delivery.heard(listened(event, told))

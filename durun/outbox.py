@@ -46,6 +46,7 @@ PINNED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
 STDERR = 4096  # bytes of it that an error keeps
 FULL = (errno.ENOSPC, errno.EDQUOT)
 VAIN = 3  # keepers in a row that died before they had anything to say
+LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
 
 
@@ -476,6 +477,21 @@ def with_files(deliverer: Deliverer, file: File) -> Deliverer:
         trees = Trees(file.folder, lambda digest: pinned.tree(file, digest), lambda digest: pinned.content(file, digest))
         deliverer.tree = trees.at
     return deliverer
+
+
+def by_signal(event: Happening) -> bool:
+    """Whether a command was ended by a signal that nobody here sent."""
+    return isinstance(event, Ended) and not event.stopped and (event.status < 0 or 129 <= event.status <= 159)
+
+
+def listened(event: Happening, told: Callable[[], str]) -> Happening:
+    """An end by a signal nobody here sent is held back for a moment: if durun is being stopped too, it was stopped with it."""
+    if not isinstance(event, Ended) or not by_signal(event):
+        return event
+    end = time.monotonic() + LISTEN
+    while time.monotonic() < end and not told():
+        time.sleep(0.01)
+    return event._replace(stopped="leaving") if told() else event
 
 
 def ran(begun: Begun, awake: float, boot: float) -> float:

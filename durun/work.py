@@ -23,7 +23,7 @@ from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
 from durun.machine.model import TERMINAL, Phase, Run
 from durun.messages import Delivery
-from durun.outbox import VAIN, Deliverer, new_commands, usable, with_files
+from durun.outbox import LISTEN, VAIN, Deliverer, by_signal, new_commands, usable, with_files
 from durun.plan.canonical import has_messages
 from durun.plan.expressions import Evaluator
 from durun.store import read
@@ -38,7 +38,6 @@ Json = Any
 
 TICK = 0.2  # s between looks into the file
 SOON = 500  # ms: a run that goes on within them is not let go
-LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 LATER = 60.0  # s after which what could not go on is tried again
 MANY = 500  # runs that are taken up in one transaction
 
@@ -57,7 +56,7 @@ class Slot:
         """What may be decided on by now: an end by a signal that nobody here sent is held back for a moment."""
         out: list[Happening] = []
         for event in events:
-            if isinstance(event, Ended) and not event.stopped and (event.status < 0 or 129 <= event.status <= 159):
+            if isinstance(event, Ended) and by_signal(event):
                 self.late.append((time.monotonic() + LISTEN, event))
             else:
                 out.append(event)
@@ -253,12 +252,13 @@ class Work:
         if changed == self._seen and time.monotonic() < self._look_at:
             return self._asks
         self._seen = changed
+        self._refused = {no: kept for no, kept in self._refused.items() if kept[1] > time.monotonic()}
         now, room = self.world.now(), min(MANY, self._concurrency - len(self.slots))
         found = [no for no in read.to_work(self.store.file, self._alive, now) if self._may(no)]
         self._take(self._with_answers(found, room))
-        self._deliver_alone(now, found, self._concurrency - len(self.slots))
+        later = self._deliver_alone(now, found, self._concurrency - len(self.slots))
         soon = read.next_due(self.store.file, now)
-        wait = 0.0 if len(found) > room else LATER if soon is None else max(0.05, (soon - now) / 1000)
+        wait = 0.0 if len(found) > room else later if soon is None else min(later, max(0.05, (soon - now) / 1000))
         again = min((until for _, until in self._refused.values()), default=float("inf"))
         self._look_at = min(time.monotonic() + (min(wait, TICK) if self._asks else wait), again)
         return len(found) > room or self._asks
@@ -284,14 +284,8 @@ class Work:
     def _may(self, no: int) -> bool:
         """Whether a run is not held here already, and has changed since it could not go on, or its time has come."""
         if no in self.slots:
-            return False
-        if no not in self._refused:
-            return True
-        stood, until = self._refused[no]
-        if until > time.monotonic() and stood == self.store.held(no):
-            return False
-        del self._refused[no]
-        return True
+            return self.slots[no].engine is None  # only its messages are delivered so far
+        return no not in self._refused or self._refused[no][0] != self.store.held(no)
 
     def _refuse(self, no: int, due: int | None = None) -> None:
         """A run cannot go on as it stands: it is let be until it has changed, or for some time."""
@@ -314,13 +308,16 @@ class Work:
                 if isinstance(e, StoreUnusable):
                     raise
                 self.say(f"{read.summary(self.store.file, no, self._alive).id}: {e}")
-                self.store.let_go(held, None)
-                self.slots.pop(no, None)
+                self.store.let_go_all([held])
+                if no in self.slots and self.slots[no].engine is not None:
+                    self.slots[no].engine = None
+                    if not self.slots[no].deliverer.busy:
+                        del self.slots[no]
                 self._refuse(no)
 
     def _hold(self, no: int, held: Held) -> None:
         pinned, at = self.store.pinned(no), self.store.load(no)
-        slot = self._slot(no, pinned, at.run)
+        slot = self.slots.get(no) or self._slot(no, pinned, at.run)
         plan, evaluate = self._plan(pinned, slot.id)
         engine = Engine(self.store, slot.deliverer, self.world, plan, evaluate, held, at)
         engine.signals, engine.holds_back = self.signals, True
@@ -362,10 +359,11 @@ class Work:
         w = self.world
         return Moment(w.now(), w.clock(), w.boot, deliverer.place, w.draw(), w.reading())
 
-    def _deliver_alone(self, now: int, taken: list[int], room: int) -> None:
-        """Delivers the messages of runs that do not go on by themselves."""
+    def _deliver_alone(self, now: int, taken: list[int], room: int) -> float:
+        """Delivers the messages of runs that do not go on by themselves. Seconds after which it is worth to look again."""
+        later = LATER
         if room <= 0:
-            return
+            return later
         waiting = Messages(self.store.file, self.store.effect).waiting_runs(now)
         for no in [no for no in waiting if no not in self.slots and no not in taken and self._may_deliver(no)][:room]:
             pinned = self.store.pinned(no)
@@ -382,14 +380,17 @@ class Work:
             slot.delivery.begin()
             if not slot.delivery.busy:
                 del self.slots[no]
+                later = min(later, (slot.delivery.due or 0) / 1000 or later)
+        return later
 
     def _may_deliver(self, no: int) -> bool:
         return self._undelivered.get(no, 0.0) <= time.monotonic()
 
-    def _let_go(self, slots: list[Slot]) -> None:
-        if not slots:
+    def _let_go(self, slots: list[Slot], *, all_: bool = False) -> None:
+        if not slots and not all_:
             return
-        self.store.let_go_all([slot.engine.held for slot in slots if slot.engine is not None])
+        held = [slot.engine.held for slot in slots if slot.engine is not None]
+        self.store.let_go_all(held, self.place if all_ else None)
         for slot in slots:
             slot.deliverer.close_sender()
             del self.slots[slot.no]
@@ -402,6 +403,6 @@ class Work:
         if self._tools is not None:
             self._tools.close()
         busy = any(slot.deliverer.busy for slot in self.slots.values())
-        self._let_go(list(self.slots.values()))
+        self._let_go(list(self.slots.values()), all_=True)
         for commands in [*self._retired, self.commands]:
             commands.close(keep=busy or commands is not self.commands)

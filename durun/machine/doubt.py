@@ -105,12 +105,7 @@ def _spend(state: State, p: Position) -> tuple[int, ...] | None:
     rules = state.get("retry", [])
     if not rules:
         return p.failures if p.doubts <= 1 else None
-    at = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
-    failures = p.failures[at] + 1
-    most = rules[at]["max_attempts"]
-    if most is not None and failures >= most:
-        return None
-    return (*p.failures[:at], failures, *p.failures[at + 1 :])
+    return retry.paid(rules, p.failures)
 
 
 def block(d: Draft, p: Position) -> None:

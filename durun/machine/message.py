@@ -50,9 +50,7 @@ def leave_behind(d: Draft, p: Position, state: State, key: str, frozen: Json) ->
     d.put_effect(effect)
     undo.register(d, p, effect)
     if "compensate" in state:
-        undo.learnt(d, p._replace(effect=no), IN_DOUBT)
-        kept = undo.rendered(d, state, effect, d.move.undos[no].key, names) if "done" in state["compensate"]["after"] else None
-        message = message._replace(undo=kept._asdict() if kept is not None else {"status": "not_needed"})
+        message = message._replace(undo=undo.of_message(d, p._replace(effect=no)))
     d.move.messages[no] = message
     d.put_row(walk.ended(d.row(p.scope, p.state), p, effect=no))
     changed = walk.assign(d, p, state["assign"], output=None, key=key)
@@ -154,13 +152,15 @@ def begin(m: Message, e: Effect, at: Moment, place: str) -> Step:
     """A message that waits and is due is begun here: its probe first, where it may have happened."""
     if m.unsure and m.probe is not None:
         return _ask(m, e, at, place)
-    return _begin(m, e._replace(attempt=e.attempt + 1 if e.first_at is not None and not m.moved else e.attempt), at, place)
+    return _attempt(m, e, at, place)
 
 
-def _begin(m: Message, e: Effect, at: Moment, place: str) -> Step:
+def _attempt(m: Message, e: Effect, at: Moment, place: str, *, counted: bool = False) -> Step:
+    """The next attempt; `counted`: the one that was to begin, and certainly has not."""
+    attempt = e.attempt if counted or e.first_at is None else e.attempt + 1
     first = e.first_at if e.first_at is not None else at.now
-    effect = e._replace(status="begin", boot=at.boot, place=place, first_at=first, ended_at=None, exit=None)
-    stands = m._replace(status="sending", asking=False, due=None, length=None, boot=at.boot, clock=at.clock, moved=False)
+    effect = e._replace(status="begin", attempt=attempt, boot=at.boot, place=place, first_at=first, ended_at=None, exit=None)
+    stands = m._replace(status="sending", asking=False, due=None, length=None, boot=at.boot, clock=at.clock)
     return Step(stands, effect, True)
 
 
@@ -174,7 +174,7 @@ def heard(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     if isinstance(event, Moved):
         if m.asking:
             return _ask(m, e, at, place)
-        return begin(m._replace(moved=True, unsure=False), e, at, place)
+        return _attempt(m, e, at, place, counted=True)
     m = m._replace(elapsed=m.elapsed + _took(m, at), boot=None, clock=None)
     if m.asking:
         return _probed(m, e, event, at, place)
@@ -233,7 +233,8 @@ def _counted(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     if outcome.how == DONE:
         return Step(m._replace(status=DELIVERED, due=None, length=None), _ended(e, DONE, at)._replace(exit=outcome.exit))
     error |= {"name": outcome.name, "message": outcome.message}
-    m, e = m._replace(unsure=m.unsure or outcome.how == NOT_CERTAIN), _ended(e, outcome.how, at, error)
+    known = IN_DOUBT if outcome.how == NOT_DONE and m.unsure else outcome.how  # an earlier attempt may have done it
+    m, e = m._replace(unsure=m.unsure or outcome.how == NOT_CERTAIN), _ended(e, known, at, error)
     if outcome.how == NOT_CERTAIN and m.probe is not None:
         return _ask(m, e, at, place)
     return _again(m, e, outcome.how, at)
@@ -271,10 +272,19 @@ def _again(m: Message, e: Effect, how: str, at: Moment) -> Step:
 
 def withdrawn(step: Step) -> Step:
     """What its run, which was cancelled or is undone, makes of it: what was not delivered by now is delivered no more."""
-    if step.message.status != "waiting" and not step.begin:
+    m, e = step.message, step.effect
+    if m.status != "waiting" and not step.begin:
         return step
-    effect = step.effect if not step.begin else step.effect._replace(status=IN_DOUBT)
-    return Step(step.message._replace(status="withdrawn", asking=False, due=None, length=None), effect)
+    if e.status == "begin":  # it was to begin only now
+        e = e._replace(status=IN_DOUBT if m.unsure else "withdrawn" if e.attempt == 1 else NOT_DONE)
+    return Step(m._replace(status="withdrawn", asking=False, due=None, length=None), e)
+
+
+def known_undo(m: Message, e: Effect) -> Json:
+    """What becomes of its undo, once nobody delivers it any more; None where it stays registered, to be settled when it must be."""
+    if m.undo is None or m.status in ("waiting", "sending"):
+        return None
+    return m.undo.get({DONE: "done", NOT_DONE: "failed", NOT_CERTAIN: "in_doubt", IN_DOUBT: "in_doubt"}.get(e.status, ""))
 
 
 def _give_up(m: Message, e: Effect) -> Step:
@@ -298,13 +308,9 @@ def _repeat(m: Message, e: Effect, at: Moment, place: str) -> Step:
     if not repeatable(m, e, at):
         return _give_up(m, e)
     if not rules:
-        return begin(m._replace(unsure=False), e, at, place) if m.doubts <= 1 else _give_up(m, e)
-    n = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
-    counts = m.failures or (0,) * len(rules)
-    counts = (*counts[:n], counts[n] + 1, *counts[n + 1 :])
-    if not retry.allowed(rules[n], counts[n], m.elapsed, 0):
-        return _give_up(m, e)
-    return begin(m._replace(failures=counts, unsure=False), e, at, place)
+        return _attempt(m, e, at, place) if m.doubts <= 1 else _give_up(m, e)
+    counts = retry.paid(rules, m.failures or (0,) * len(rules))
+    return _give_up(m, e) if counts is None else _attempt(m._replace(failures=counts), e, at, place)
 
 
 def _probed(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
@@ -317,7 +323,7 @@ def _probed(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     if said == "no":
         error = e.error or {"name": "in_doubt", "message": "it did not happen, as its probe says", "exit": None}
         m, e = m._replace(asking=False, unsure=False), _ended(e, NOT_DONE, at, error)
-        return _again(m, e, NOT_DONE, at) if error["name"] != "in_doubt" else begin(m, e, at, place)
+        return _again(m, e, NOT_DONE, at) if error["name"] != "in_doubt" else _attempt(m, e, at, place)
     m = m._replace(asking=False)
     if e.error is not None and e.error["name"] != "in_doubt":
         return _again(m, e, NOT_CERTAIN, at)

@@ -211,7 +211,7 @@ class Message(NamedTuple):
     ordered: bool = True  # False: it waits for no other, and holds none back
     policy: Json = None  # {retry, idempotent, expect}: how a delivery counts, and whether it is tried again
     probe: Json = None  # {request, yes, no}, rendered with the intent
-    undo: Json = None  # the undo that is owed once it is delivered, rendered with the intent
+    undo: Json = None  # how it ended: done | failed | in_doubt -> what becomes of its undo then, rendered with the intent
     due: int | None = None  # waiting: UTC ms,
     length: int | None = None  # with the delay that was asked for,
     boot: str | None = None  # the boot in which that was,
@@ -222,7 +222,6 @@ class Message(NamedTuple):
     probes: int = 0  # how often its probe was asked
     asking: bool = False  # sending: it is the probe that is under way
     unsure: bool = False  # an earlier attempt may have happened
-    moved: bool = False  # the attempt that was counted has certainly not begun
     note: str = ""  # why a person dropped it
 
 

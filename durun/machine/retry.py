@@ -40,6 +40,15 @@ def find_rule(rules: Sequence[Rule], name: str, *, by_name: bool) -> int | None:
     return next((i for i, rule in enumerate(rules) if takes(rule["on"], name)), None)
 
 
+def paid(rules: Sequence[Rule], failures: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The failures counted with a repeat of what nobody knows the end of, or None where the budget has none left."""
+    at = next((i for i, rule in enumerate(rules) if "any" in rule["on"]), 0)
+    counted, most = failures[at] + 1, rules[at]["max_attempts"]
+    if most is not None and counted >= most:
+        return None
+    return (*failures[:at], counted, *failures[at + 1 :])
+
+
 def delay(rule: Rule, failures: int, draw: float) -> int:
     """Milliseconds before the next try, after so many failures (1 or more) that the rule has matched."""
     length = float(rule["initial_interval"])

@@ -57,6 +57,19 @@ ONCE: Any = {"probe": {"yes": [0], "no": [1]}}  # what takes the place of a stat
 SEEN = ("input", "vars", "error", "item", "index", "run", "pins")  # what an undo may read beside what its own effect gave
 
 
+def of_message(d: Draft, p: Position) -> Json:
+    """What becomes of the undo of an effect that nobody waits for, by how that will have ended: all of it is rendered now.
+
+    Until then it is registered: what has not been delivered has nothing to be undone.
+    """
+    state, effect = d.state(p), d.effect(p.effect or 0)
+    key = d.move.undos[effect.no].key
+    d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, None), key))
+    names = d.names(p.scope, visit=p.visit, output=None, error=None)
+    ends = {word: rendered(d, state, effect, key, names)._asdict() for word in state["compensate"]["after"]}
+    return {"done": {"status": "not_needed"}, **ends}
+
+
 def _for_later(d: Draft, p: Position, effect: Effect, key: str, error: Json) -> Json:
     """What settles a doubt when the run compensates: the probe, the undo as far as it can be rendered now, what both may read."""
     state, names = d.state(p), d.names(p.scope, visit=p.visit, error=error, key=effect.key)

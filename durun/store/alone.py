@@ -66,12 +66,10 @@ def let_others(fd: int) -> None:
 
 
 def keep(path: str, db: apsw.Connection, version: int) -> None:
-    """A copy of what is there, beside it, before it is changed. One that lies there already is of the same version."""
-    to = f"{path}.before-version-{version + 1}"
-    if not os.path.exists(to):
-        from durun.store.backup import copied
+    """A copy of what is there, beside it, before it is changed; one of a migration that did not come to its end is replaced."""
+    from durun.store.backup import copied
 
-        copied(db, to)
+    copied(db, f"{path}.before-version-{version + 1}")
 
 
 def _locked(folder: str, how: int) -> int:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import apsw
 
 from durun.machine.events import Moment
-from durun.machine.message import Step, limit_of
-from durun.machine.model import DELIVERED, Effect, Message, Move
+from durun.machine.message import Step, known_undo, limit_of
+from durun.machine.model import Effect, Message, Move
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
 from durun.store.read import OVER
@@ -158,12 +158,12 @@ class Messages:
             None if e.error is None else canonical_text(e.error),
         )
         db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
-        if m.status == DELIVERED and m.undo is not None:
-            u = m.undo
-            request = None if u.get("request") is None else canonical_text(u["request"])
+        if (undo := known_undo(m, e)) is not None:
+            request = None if undo.get("request") is None else canonical_text(undo["request"])
             db.execute(
-                "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ? AND status = 'registered'",
-                (u["status"], request, u.get("error", ""), run, e.no),
+                "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ?"
+                " AND status IN ('registered', 'owed')",
+                (undo["status"], request, undo.get("error", ""), run, e.no),
             )
 
     # what people see and say

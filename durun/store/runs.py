@@ -285,14 +285,19 @@ class Store:
         the lock of that driver is free."""
         with self.file.write(synced=False) as db:
             db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (held.no, held.fence))
-            db.execute("DELETE FROM drivers WHERE place = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?)", (place, place))
+            self._forget(db, place)
 
-    def let_go_all(self, held: list[Held]) -> None:
-        """The same of several runs in one transaction; their driver goes on with others."""
-        if held:
+    def let_go_all(self, held: list[Held], place: str | None = None) -> None:
+        """The same of several runs in one transaction. With `place` their driver is forgotten too, else it goes on with others."""
+        if held or place is not None:
             with self.file.write(synced=False) as db:
                 for one in held:
                     db.execute("UPDATE runs SET driver = NULL WHERE no = ? AND fence = ?", (one.no, one.fence))
+                self._forget(db, place)
+
+    @staticmethod
+    def _forget(db: apsw.Connection, place: str | None) -> None:
+        db.execute("DELETE FROM drivers WHERE place = ? AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?)", (place, place))
 
     # to read
 

@@ -266,3 +266,20 @@ states:
         assert 0 <= held <= 1, durun.lines()
     assert durun.lines().count("+") == 3 and listed(durun) == []
     assert {r["status"] for r in json.loads(durun("ls", "--json").stdout)["runs"]} == {"succeeded"}
+
+
+def test_what_a_plan_undoes_of_a_doubt_or_a_failure_is_not_undone_of_what_was_never_begun(durun: Program) -> None:
+    undo = "compensate: {after: [done, failed, in_doubt], run: 'echo undo-NAME >> \"$LEDGER\"', idempotent: true}"
+    durun.plan(
+        f"""
+start: fails
+states:
+  fails: {{run: 'exit 3', background: true, idempotent: true, {undo.replace("NAME", "fails")}, next: never}}
+  never: {{run: 'true', background: true, idempotent: true, {undo.replace("NAME", "never")}, next: rest}}
+  rest: {{wait: 1h, next: succeeded}}
+"""
+    )
+    durun("start", "plan.yaml", "--id", "r", "--no-wait", exit=3)
+    assert listed(durun) == [("fails", "dead"), ("never", "waiting")]
+    durun("compensate", "r", exit=4)
+    assert durun.lines() == ["undo-fails"]

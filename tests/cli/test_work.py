@@ -294,3 +294,53 @@ def test_work_undoes_in_reverse_order_as_a_driver_does(durun: Program) -> None:
     durun("work", "--once")
     assert durun.show("r")["status"] == "compensated"
     assert durun.lines() == ["4", "3", "2", "1", "a"]
+
+
+def test_it_leaves_no_driver_behind_in_the_file(durun: Program) -> None:
+    waiting(durun, 2)
+    make_due(durun)
+    durun("work", "--once", "-q")
+    db = apsw.Connection(str(durun.db))
+    assert db.execute("SELECT count(*) FROM drivers").fetchall() == [(0,)]
+    db.close()
+
+
+def test_a_run_goes_on_while_a_message_of_it_is_delivered(durun: Program) -> None:
+    """What takes its time is what the run does not wait for."""
+    durun.plan(
+        """
+start: a
+states:
+  a: {run: 'until [ -e go ]; do sleep 0.05; done; test -e well', background: true, idempotent: true, next: ask}
+  ask: {approval: {message: well?}, next: b}
+  b: {run: 'echo b >> "$LEDGER"', next: succeeded}
+"""
+    )
+    (durun.folder / "go").touch()
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    (durun.folder / "go").unlink()
+    durun("outbox", "retry", "r")
+    worker = durun.begin("work", "-q")
+    until(lambda: durun.show("r")["messages"][0]["status"] == "sending")
+    durun("approve", "r")
+    until(lambda: durun.lines() == ["b"])
+    assert durun.show("r")["messages"][0]["status"] == "sending"
+    for name in ("well", "go"):
+        (durun.folder / name).touch()
+    until(lambda: durun.show("r")["status"] == "succeeded" and not durun.show("r")["messages"])
+    worker.terminate()
+    assert worker.wait(30) == 143
+    worker.communicate()
+
+
+def test_what_could_not_go_on_once_does_not_have_the_file_looked_into_again_and_again(durun: Program) -> None:
+    waiting(durun, 1)
+    file = File(str(durun.db), create=False)
+    w = Work(
+        Store(file), real_world(), Signals(), lambda _: False, lambda _: None, lambda _: None, lambda *_: None, 100, lambda *_: None
+    )
+    w._refused = {99: ((1, 1), time.monotonic() - 5)}  # its time is over, and it is no run that could go on
+    w._take_up()
+    assert w._look_at > time.monotonic() + 10 and not w.slots
+    w.close()
+    file.close()

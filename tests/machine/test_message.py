@@ -1,0 +1,78 @@
+"""What follows from how a delivery ended: the rules alone, with rows made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durun.machine import message
+from durun.machine.events import Ended, Lost, Moment, Moved
+from durun.machine.model import Effect, Message
+
+AT = Moment(10_000, 10_000, "boot", "here", 0.0)
+RULE = {
+    "on": ["any"],
+    "max_attempts": 3,
+    "max_elapsed": None,
+    "initial_interval": 10,
+    "backoff": 1,
+    "max_interval": 10,
+    "jitter": "none",
+}
+
+
+def made(**more: Any) -> tuple[Message, Effect]:
+    policy = {"retry": [RULE], "idempotent": True, "expect": [0], **more}
+    return Message(1, policy=policy), Effect(1, "", "a", 1, "run", "k", {"script": ""}, "waiting")
+
+
+def begun(**more: Any) -> message.Step:
+    return message.begin(*made(**more), AT, "here")
+
+
+def hear(step: message.Step, event: Any) -> message.Step:
+    return message.heard(step.message, step.effect, event, AT, "here")
+
+
+def test_what_an_earlier_attempt_may_have_done_is_not_forgotten_when_a_later_one_did_nothing() -> None:
+    step = hear(begun(), Ended(1, -9, "timeout"))
+    assert (step.message.status, step.effect.status) == ("waiting", "not_certain")
+    step = hear(message.begin(*step[:2], AT, "here"), Ended(1, 1))
+    assert step.effect.status == "in_doubt"
+    step = hear(message.begin(*step[:2], AT, "here"), Ended(1, 1))
+    assert (step.message.status, step.effect.status) == ("dead", "in_doubt")
+    assert hear(hear(begun(), Ended(1, 1)), Ended(1, 1)).effect.status == "not_done"
+
+
+def test_one_that_was_certainly_never_begun_is_begun_as_the_same_attempt_and_withdrawn_as_never_begun() -> None:
+    step = hear(begun(), Moved(1))
+    assert step.begin and step.effect.attempt == 1
+    assert message.withdrawn(step).effect.status == "withdrawn"
+    later = hear(message.begin(*hear(begun(), Ended(1, 1))[:2], AT, "here"), Moved(1))
+    assert later.effect.attempt == 2 and message.withdrawn(later).effect.status == "not_done"
+    unsure = hear(message.begin(*hear(begun(), Ended(1, -9, "timeout"))[:2], AT, "here"), Moved(1))
+    assert message.withdrawn(unsure).effect.status == "in_doubt"
+
+
+@pytest.mark.parametrize(("rules", "times"), [([], 1), ([RULE], 2)])
+def test_a_doubt_is_repeated_out_of_the_budget_and_once_without_a_rule(rules: list[Any], times: int) -> None:
+    step, repeats = begun(retry=rules), 0
+    while (step := hear(step, Lost(1, "killed"))).begin:
+        repeats += 1
+    assert (step.message.status, step.effect.status, repeats) == ("dead", "in_doubt", times)
+
+
+@pytest.mark.parametrize("status", [400, 404, 410])
+def test_a_permanent_answer_gives_it_up_unless_a_rule_names_it(status: int) -> None:
+    from durun.machine.events import Answered
+
+    answer = Answered(1, status, {}, b"", host="far")
+    for rules, ends in (([RULE], "dead"), ([{**RULE, "on": [f"http:{status}"]}], "waiting")):
+        m, e = made(retry=rules)
+        step = message.begin(m, e._replace(kind="http", request={"method": "POST", "expect": [[200, 299]]}), AT, "here")
+        assert hear(step, answer).message.status == ends
+    passing = Answered(1, 429, {"retry-after": "7"}, b"", host="far")
+    m, e = made()
+    step = message.begin(m, e._replace(kind="http", request={"method": "POST", "expect": [[200, 299]]}), AT, "here")
+    assert hear(step, passing).message.due == AT.now + 7_000
