@@ -26,6 +26,8 @@ EXITS = {
     "blocked": 9,
     "paused": 9,
     "stranded": 9,
+    "running": 6,  # another driver goes on with it
+    "compensating": 6,
 }
 COLUMNS = 80  # of a terminal that does not say
 

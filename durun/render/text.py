@@ -433,6 +433,8 @@ def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
             )
         case "cancelled" | "compensated":
             return f"run {id} is {status}"
+        case "running" | "compensating":
+            return f"run {id} is {status}: its driver goes on: `durun wait {id}`"
     between = "\n  " if apart else ": "
     wants = [
         f"{_where(w, doc)}{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}"
