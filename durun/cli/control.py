@@ -54,7 +54,8 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
             _while_it_undoes(file, no)
         if _is_through(file, no, noted, seen) or _cancel_here(db, no, ms, seen):
             break
-    _while_it_undoes(file, no)  # somebody may have resumed it since it was seen to stand paused
+    if _asked_since(file, no, seen):
+        _while_it_undoes(file, no)  # somebody may have resumed it since it was seen to stand paused
     after = read.summary(file, no, alive_in(file.path))
     if after.reason == "not_stopped" or after.status == "cancelled":
         return _shown(file, no, json)

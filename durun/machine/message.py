@@ -80,7 +80,7 @@ def policy(state: Json, limit: Json = None) -> Json:
 
 
 def probe(d: Draft, state: Json, names: Json) -> Json:
-    """{request, yes, no, retry} of what finds out whether it happened; None where there is none, or it cannot be rendered."""
+    """{request, yes, no} of what finds out whether it happened; None where there is none, or it cannot be rendered."""
     if "probe" not in state:
         return None
     given = state["probe"]
