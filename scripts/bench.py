@@ -18,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
+import bench_peers
 
 DURUN = str(Path(sys.executable).parent / "durun")
 ROUNDS = int(sys.argv[1])
 ROWS = sys.argv[2:]  # the rows that are wanted; none: all but the peers
-STEPS = 300
+STEPS = bench_peers.STEPS
 
 LOOP = """
 durun: 1
@@ -428,113 +429,20 @@ def processor(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# --- peers, each in an environment of its own ---
-
-PEERS = {
-    "DBOS on SQLite": (["dbos"], """
-import os, sys, time, logging
-from dbos import DBOS
-logging.disable(logging.CRITICAL)
-DBOS(config={'name': 'bench', 'system_database_url': 'sqlite:///dbos.db', 'run_admin_server': False, 'console_log_level': 'CRITICAL'})
-@DBOS.step()
-def act():
-    os.waitpid(os.posix_spawn('/bin/true', ['/bin/true'], os.environ), 0)
-@DBOS.workflow()
-def flow(n):
-    for _ in range(n):
-        act()
-DBOS.launch()
-flow(5)
-begun = time.perf_counter()
-flow(STEPS)
-print(time.perf_counter() - begun, flush=True)
-os._exit(0)
-"""),
-    "LangGraph on SQLite": (["langgraph", "langgraph-checkpoint-sqlite"], """
-import os, sys, time
-from typing import TypedDict
-from langgraph.graph import StateGraph, START, END
-from langgraph.checkpoint.sqlite import SqliteSaver
-class State(TypedDict):
-    n: int
-def act(state):
-    os.waitpid(os.posix_spawn('/bin/true', ['/bin/true'], os.environ), 0)
-    return {'n': state['n'] - 1}
-graph = StateGraph(State)
-graph.add_node('act', act)
-graph.add_edge(START, 'act')
-graph.add_conditional_edges('act', lambda s: 'act' if s['n'] > 0 else END)
-with SqliteSaver.from_conn_string('graph.db') as saver:
-    made = graph.compile(checkpointer=saver)
-    def run(n, name):
-        config = {'configurable': {'thread_id': name}, 'recursion_limit': n + 10}
-        made.invoke({'n': n}, config, durability='sync')
-    run(5, 'warm')
-    begun = time.perf_counter()
-    run(STEPS, 'long')
-    print(time.perf_counter() - begun)
-"""),
-}  # fmt: skip
-
-
 def peers() -> None:
-    """A step of /bin/true in others, against the same floor. Who cannot be installed here is left out, and said to be."""
+    """A step of /bin/true in others, against the same floor."""
+    ready, missing = bench_peers.ready()
+    for name in missing:
+        show(f"a step of /bin/true in {name}", "-", "not here: it cannot be installed")
+    steps = {"durun": lambda: step_of("[/bin/true]"), **ready}
     found: dict[str, list[float]] = {}
-    ready: dict[str, Callable[[], float]] = {"durun": lambda: step_of("[/bin/true]")}
-    if shutil.which("make"):
-        ready["make, a file for each step"] = made
-    for name, (packages, code) in PEERS.items():
-        python = peer(name, packages)
-        if python is None:
-            show(f"a step of /bin/true in {name}", "-", "not here: the registry does not give it")
-        else:
-            ready[name] = lambda python=python, code=code: ran(python, code)  # type: ignore[misc]
     for _ in range(ROUNDS):
         floor = floor_of(STEPS, ["/bin/true"])
-        for name, step in ready.items():
+        for name, step in steps.items():
             found.setdefault(name, []).append(step() / floor)
     for name, times in found.items():
-        show(
-            f"a step of /bin/true in {name}, against spawn + one commit", "-",
-            f"{statistics.median(times):.2f} ({min(times):.2f}-{max(times):.2f})",
-        )  # fmt: skip
-
-
-def peer(name: str, packages: list[str]) -> str | None:
-    """The interpreter of a peer's environment, made if need be; None where it cannot be."""
-    place = Path(".venv-bench-peers") / name.split()[0].lower()
-    python = str(place.absolute() / "bin" / "python")
-    if not (place / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
-        if subprocess.run(install, capture_output=True).returncode:
-            return None
-        (place / "ready").touch()
-        (place.parent / ".gitignore").write_text("*\n")
-    return python
-
-
-def ran(python: str, code: str) -> float:
-    place = Place()
-    try:
-        done = subprocess.run([python, "-c", code.replace("STEPS", str(STEPS))], cwd=place.path, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(done.stderr)
-        return float(done.stdout.split()[-1])
-    finally:
-        place.gone()
-
-
-def made() -> float:
-    """make: it knows a step by its file, and syncs nothing."""
-    place = Place()
-    rules = "".join(f"s{n}: {f's{n - 1}' if n else ''}\n\t@/bin/true\n\t@touch s{n}\n" for n in range(STEPS))
-    (place.path / "Makefile").write_text(f"all: s{STEPS - 1}\n{rules}")
-    begun = time.perf_counter()
-    subprocess.run(["make", "-s"], cwd=place.path, check=True)
-    took = time.perf_counter() - begun
-    place.gone()
-    return took
+        said = f"{statistics.median(times):.2f} ({min(times):.2f}-{max(times):.2f})"
+        show(f"a step in {name}", "-", said)
 
 
 ALL: dict[str, Callable[[], None]] = {
