@@ -226,11 +226,7 @@ def _probe_again(d: Draft, p: Position, event: Ended | Answered | CouldNotStart)
     assert p.asking is not None
     state = undo.original(d, p) if p.settling else d.state(p)
     asked, rules = d.effect(p.asking), state["probe"].get("retry", [])
-    if isinstance(event, Answered):
-        name = request.outcome_of([], event).name
-    else:
-        name = of_no_start(event).name if isinstance(event, CouldNotStart) else event.stopped or f"exit:{event.status}"
-    at = retry.find_rule(rules, name, by_name=False)
+    at = retry.find_rule(rules, unanswered(event), by_name=False)
     if at is None:
         return False
     wait = retry.delay(rules[at], asked.attempt, d.moment.draw)
@@ -241,6 +237,13 @@ def _probe_again(d: Draft, p: Position, event: Ended | Answered | CouldNotStart)
     d.put_effect(asked._replace(status="waiting", attempt=asked.attempt + 1, boot=None, place=None))
     d.put(walk.timed(d, p, d.moment.now + wait, wait))
     return True
+
+
+def unanswered(event: Ended | Answered | CouldNotStart) -> str:
+    """The name of the error, for the probe's own rules, with which it did not say whether it happened."""
+    if isinstance(event, Answered):
+        return request.outcome_of([], event).name
+    return of_no_start(event).name if isinstance(event, CouldNotStart) else event.stopped or f"exit:{event.status}"
 
 
 # --- a person, and the end by cancel ---

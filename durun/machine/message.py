@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from durun.errors import ExpressionError
-from durun.machine import request, retry, undo, walk
+from durun.machine import doubt, request, retry, undo, walk
 from durun.machine import scope as scopes
 from durun.machine.draft import Draft, uuid5
 from durun.machine.events import Answered, CouldNotStart, Ended, Lost, Moment, Moved
@@ -80,7 +80,7 @@ def policy(state: Json, limit: Json = None) -> Json:
 
 
 def probe(d: Draft, state: Json, names: Json) -> Json:
-    """{request, yes, no} of what finds out whether it happened; None where there is none, or it cannot be rendered."""
+    """{request, yes, no, retry} of what finds out whether it happened; None where there is none, or it cannot be rendered."""
     if "probe" not in state:
         return None
     given = state["probe"]
@@ -88,7 +88,7 @@ def probe(d: Draft, state: Json, names: Json) -> Json:
         frozen = walk.render(d, given, names, capture=False)
     except ExpressionError:
         return None  # nobody can be asked: what is in doubt is then for a person
-    return {"request": frozen, "yes": given["yes"], "no": given["no"]}
+    return {"request": frozen, "yes": given["yes"], "no": given["no"], "retry": given.get("retry", [])}
 
 
 def notify(d: Draft) -> None:
@@ -166,6 +166,8 @@ def _attempt(m: Message, e: Effect, at: Moment, place: str, *, counted: bool = F
 
 def _ask(m: Message, e: Effect, at: Moment, place: str) -> Step:
     stands = m._replace(status="sending", asking=True, probes=m.probes + 1, due=None, length=None, boot=at.boot, clock=at.clock)
+    if not m.unanswered:
+        stands = stands._replace(asked_at=m.elapsed)
     return Step(stands, e._replace(boot=at.boot, place=place), True)
 
 
@@ -318,6 +320,9 @@ def _probed(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     said = _said(m.probe, event)
     if isinstance(event, Ended | Answered) and event.stopped == "leaving":
         return Step(m._replace(status="waiting", asking=False, due=at.now, unsure=True), e)
+    if said == "unknown" and not isinstance(event, Lost) and (later := _ask_later(m, event, at)) is not None:
+        return Step(later, e)
+    m = m._replace(unanswered=0)
     if said == "yes":
         return Step(m._replace(status=DELIVERED, asking=False, due=None, length=None), _ended(e, DONE, at))
     if said == "no":
@@ -328,6 +333,21 @@ def _probed(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     if e.error is not None and e.error["name"] != "in_doubt":
         return _again(m, e, NOT_CERTAIN, at)
     return _repeat(m, e, at, place)
+
+
+def _ask_later(m: Message, event: Ended | Answered | CouldNotStart, at: Moment) -> Message | None:
+    """Where the probe's own rules ask once more: it waits for that, as one that may have happened."""
+    rules, asked = m.probe.get("retry", []), m.unanswered + 1
+    n = retry.find_rule(rules, doubt.unanswered(event), by_name=False)
+    if n is None:
+        return None
+    wait = retry.delay(rules[n], asked, at.draw)
+    if isinstance(event, Answered):
+        wait = max(wait, request.asked_to_wait(request.what_came(event), at.now))
+    if not retry.allowed(rules[n], asked, m.elapsed - m.asked_at, wait):
+        return None
+    m = m._replace(status="waiting", asking=False, unsure=True, unanswered=asked, elapsed=m.elapsed + wait)
+    return m._replace(due=at.now + wait, length=wait, boot=at.boot, clock=at.clock)
 
 
 def _said(given: Json, event: Any) -> str:
@@ -343,7 +363,7 @@ def _said(given: Json, event: Any) -> str:
 
 def again(m: Message, e: Effect, at: Moment, key: str | None) -> Step:
     """A person has one that was given up delivered after all, with a fresh budget; with a new key where it shall be another act."""
-    fresh = m._replace(status="waiting", failures=(), doubts=0, elapsed=0, due=at.now, length=None, asking=False)
+    fresh = m._replace(status="waiting", failures=(), doubts=0, elapsed=0, unanswered=0, due=at.now, length=None, asking=False)
     if key is not None:  # nothing of it has happened
         return Step(
             fresh._replace(unsure=False), e._replace(key=key, status="waiting", error=None, boot=None, place=None, first_at=None)

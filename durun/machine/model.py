@@ -210,7 +210,7 @@ class Message(NamedTuple):
     status: str = "waiting"
     ordered: bool = True  # False: it waits for no other, and holds none back
     policy: Json = None  # {retry, idempotent, expect}: how a delivery counts, and whether it is tried again
-    probe: Json = None  # {request, yes, no}, rendered with the intent
+    probe: Json = None  # {request, yes, no, retry}, rendered with the intent
     undo: Json = None  # how it ended: done | failed | in_doubt -> what becomes of its undo then, rendered with the intent
     due: int | None = None  # waiting: UTC ms,
     length: int | None = None  # with the delay that was asked for,
@@ -220,6 +220,8 @@ class Message(NamedTuple):
     doubts: int = 0
     elapsed: int = 0  # ms of delays and attempts so far
     probes: int = 0  # how often its probe was asked
+    unanswered: int = 0  # how often of late it could not say,
+    asked_at: int = 0  # and what had elapsed when it was first asked
     asking: bool = False  # sending: it is the probe that is under way
     unsure: bool = False  # an earlier attempt may have happened
     note: str = ""  # why a person dropped it

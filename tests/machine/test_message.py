@@ -76,3 +76,22 @@ def test_a_permanent_answer_gives_it_up_unless_a_rule_names_it(status: int) -> N
     m, e = made()
     step = message.begin(m, e._replace(kind="http", request={"method": "POST", "expect": [[200, 299]]}), AT, "here")
     assert hear(step, passing).message.due == AT.now + 7_000
+
+
+def test_a_probe_that_cannot_say_is_asked_again_as_its_own_rules_allow() -> None:
+    asked = {"request": {"argv": ["look"]}, "yes": [0], "no": [1], "retry": [RULE]}
+
+    def doubtful() -> message.Step:
+        m, e = made(retry=[])
+        return hear(message.begin(m._replace(probe=asked), e, AT, "here"), Ended(1, -9, "timeout"))
+
+    step = doubtful()
+    assert step.begin and step.message.asking
+    for n in (1, 2):
+        step = hear(step, Ended(1, 2))
+        assert (step.message.status, step.message.unanswered, step.message.due) == ("waiting", n, AT.now + 10)
+        step = message.begin(*step[:2], AT, "here")
+        assert step.begin and step.message.asking and step.message.probes == n + 1
+    assert hear(step, Ended(1, 0)).message.status == "delivered"
+    assert hear(step, Ended(1, 2)).message.status == "dead"  # its budget is used up, and nothing says that it may be sent again
+    assert hear(doubtful(), Lost(1, "its keeper died")).message.status == "dead"
