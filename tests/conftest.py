@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from program import Program
 from receiver import Receiver
 
@@ -14,6 +15,8 @@ from durun.store.audit import audit
 from durun.store.file import File
 
 sys.set_int_max_str_digits(0)
+settings.register_profile("shared", deadline=None)  # a machine that is shared stands still now and then
+settings.load_profile("shared")
 
 
 @pytest.fixture

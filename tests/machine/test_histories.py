@@ -79,7 +79,7 @@ class Outside:
         self.allowed: set[tuple[str, int]] = set()  # a person or a probe said: again
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(plan=plans(), data=st.data())
 def test_whatever_may_have_happened_is_remembered_and_nothing_is_begun_twice(plan: Any, data: Any) -> None:
     evaluate, outside = Evaluator(), Outside()

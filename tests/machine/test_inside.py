@@ -234,7 +234,7 @@ def test_moves_of_one_commit_are_stored_as_if_each_had_had_its_own(tmp_path: Pat
 # --- random histories ---
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(drawn=some_states(depth=2, prefix="s"), data=st.data())
 def test_whatever_happens_places_are_kept_counts_are_true_and_the_run_ends(drawn: Any, data: Any) -> None:
     start, states = drawn

@@ -509,7 +509,7 @@ def rests(at: Any) -> bool:
     return at.run.status in TERMINAL or (at.run.status is Status.BLOCKED and all(p.phase is Phase.DOUBT for p in left))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_never_more_than_a_limit_says_however_drivers_die_and_none_waits_for_nothing(data: Any, tmp_path_factory: Any) -> None:
     most = data.draw(st.integers(1, 3))

@@ -122,7 +122,7 @@ class Halting(World):
         self.drives = True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(drawn=some_states(depth=1, prefix="s"), data=st.data())
 def test_a_run_moves_to_an_edited_plan_and_ends_or_it_is_refused_and_nothing_changes(drawn: Any, data: Any) -> None:
     start, states = drawn

@@ -377,7 +377,7 @@ def chains(draw: Any) -> Any:
     return plan_of(**made)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(plan=chains(), data=st.data())
 def test_every_signal_is_taken_once_in_order_and_every_question_answered_once(plan: Any, data: Any) -> None:
     run = Standing(plan)

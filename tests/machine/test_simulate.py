@@ -141,7 +141,7 @@ def test_answers_that_do_not_fit_the_plan_are_refused(answers: Any, said: str) -
 ENDS = [{}, {}, {}, {"exit": 1}, {"signal": "TERM"}, {"error": "in_doubt"}, {"error": "timeout"}, {"error": "not_found"}]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some_states(depth=2, prefix="s"), st.data())
 def test_every_walk_comes_to_an_end(made: tuple[str, dict[str, Any]], data: Any) -> None:
     plan = plan_of(made[1])

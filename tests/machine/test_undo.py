@@ -452,7 +452,7 @@ def with_undos(states: dict[str, Any]) -> dict[str, Any]:
     return states
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=some_states(depth=2, prefix="s"), data=st.data())
 def test_whatever_happened_is_undone_once_and_none_before_one_that_began_after_it(drawn: Any, data: Any) -> None:
     start, states = drawn
@@ -529,7 +529,7 @@ def with_ways_to_find_out(draw: Any, states: dict[str, Any]) -> dict[str, Any]:
     return states
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(drawn=some_states(depth=2, prefix="s"), data=st.data())
 def test_paused_held_probed_polled_and_cancelled_at_any_moment_a_run_begins_nothing_it_may_not_and_ends(
     drawn: Any, data: Any

@@ -468,7 +468,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(WORDS, max_size=14).map(" ".join) | st.lists(WORDS, max_size=10).map("".join) | st.text(max_size=12), ANY, ANY)
 def test_whatever_the_expression_and_the_data_the_only_failure_is_ours(source: str, one: object, other: object) -> None:
     reading = inspect(source)
@@ -486,7 +486,7 @@ def test_whatever_the_expression_and_the_data_the_only_failure_is_ours(source: s
             assert "\n" not in str(e)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JSON, st.lists(FIELD | st.integers(0, 2), min_size=1, max_size=4))
 def test_a_path_gives_the_same_without_the_library_as_with_it(data: object, fields: list) -> None:
     source = "vars"
@@ -504,7 +504,7 @@ def test_a_path_gives_the_same_without_the_library_as_with_it(data: object, fiel
     assert looked_up == evaluated and type(looked_up) is type(evaluated)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(JSON)
 def test_json_goes_through_the_library_and_comes_out_the_same(data: object) -> None:
     found = Evaluator().expression("[vars.v]", {"vars": {"v": data}})

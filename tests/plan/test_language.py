@@ -51,7 +51,7 @@ def test_every_plan_of_the_documentation_and_of_the_templates_fits(written: str)
     assert why(data) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(some_states(depth=2, prefix="s"))
 def test_every_plan_that_check_takes_fits(made: tuple[str, dict[str, Any]]) -> None:
     data = {"durun": 1, "name": "p", "start": made[0], "states": made[1]}

@@ -313,7 +313,7 @@ def _only_faults(text: str | bytes) -> None:
         json.dumps(plan, allow_nan=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_and_nothing_else_happens(raw: bytes) -> None:
     _only_faults(raw)
@@ -354,7 +354,7 @@ def test_the_plan_that_is_mutated_holds() -> None:
     load(WHOLE, "plan.yaml")
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 12), BITS | st.text(max_size=3)), min_size=1, max_size=4))
 def test_a_plan_changed_anywhere_holds_or_is_refused(changes: list[tuple[int, int, str]]) -> None:
     text = WHOLE
@@ -384,7 +384,7 @@ SPOTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(SPOTS, JSON)
 def test_any_value_at_any_key_is_taken_or_refused(spot: tuple[str | int, ...], new: Any) -> None:
     from ruamel.yaml import YAML
