@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -21,9 +23,12 @@ import pytest
 from harness import DrivingMessages
 from powercut import Cut, Disk, Made, Recorder, cuts
 
+from durun.cli.once import once
 from durun.engine import real_world
+from durun.errors import Refusal
 from durun.machine.events import Resolve
 from durun.machine.model import TERMINAL, Phase, Status
+from durun.machine.once import key_of
 from durun.machine.scope import path_of
 from durun.store import read
 from durun.store.audit import audit
@@ -52,6 +57,13 @@ states:
           compensate: {run: 'echo "undo $DURUN_IDEMPOTENCY_KEY" >> ledger', idempotent: true}
           next: rest
         rest: {wait: 10ms, next: succeeded}
+    next: calls
+  calls:
+    run: |
+      env | grep ^DURUN_ > asks.new; mv asks.new asks
+      until test -e told; do sleep 0.005; done
+      said=$(cat told); rm told; exit "$said"
+    idempotent: true
     next: again
   again:
     run: 'echo "again $DURUN_IDEMPOTENCY_KEY" >> ledger; test "$(grep -c ^again ledger)" -ge 2'
@@ -60,7 +72,9 @@ states:
   bad: {fail: {error: no_luck}}
 """
 ALLOWED = {"told", "again"}  # may happen more than once with their key
-WORDS = {"a": 1, "told": 1, "item": 3, "undo": 4}
+WORDS = {"a": 1, "told": 1, "item": 3, "once": 1, "undo": 4}
+CALL = ["sh", "-c", 'echo "once $DURUN_IDEMPOTENCY_KEY" >> ledger; echo said']
+PROBE = 'grep -q "^once $DURUN_IDEMPOTENCY_KEY" ledger'
 
 
 class Fact(NamedTuple):
@@ -107,6 +121,36 @@ class Recording(DrivingMessages):
         return engine
 
 
+def drive(engine: Any, folder: Path, fact: Callable[[Fact], None] = lambda _: None) -> None:
+    """Drives, and calls `durun once` when the command of a step asks for it: in this process, so that it is recorded too."""
+    asks = folder / "asks"
+    with ThreadPoolExecutor(1) as pool:
+        driving = pool.submit(engine.drive)
+        while not driving.done():
+            time.sleep(0.002)
+            if asks.exists():
+                answer_call(folder, dict(line.split("=", 1) for line in asks.read_text().splitlines()), fact)
+        driving.result()
+
+
+def answer_call(folder: Path, told: dict[str, str], fact: Callable[[Fact], None]) -> None:
+    (folder / "asks").unlink()
+    here = os.getcwd()
+    os.chdir(folder)
+    os.environ.update(told)
+    try:
+        said = once("act", CALL, probe=PROBE)
+        fact(Fact("once", (key_of(told["DURUN_IDEMPOTENCY_KEY"], "act"), said)))
+    except Refusal as e:
+        said = e.exit
+    finally:
+        os.chdir(here)
+        for name in told:
+            os.environ.pop(name, None)
+    (folder / "told.new").write_text(str(said))
+    os.rename(folder / "told.new", folder / "told")
+
+
 class Record(NamedTuple):
     folder: Path
     log: list[Any]
@@ -127,7 +171,7 @@ def record(folder: Path, *, synchronous: str = "FULL", pages: int = 12) -> Recor
         for pragma in (f"synchronous={synchronous}", f"wal_autocheckpoint={pages}"):
             driving.file.db.execute(f"PRAGMA {pragma}").fetchall()
         engine = driving.start(PLAN)
-        engine.drive()
+        drive(engine, folder, recorder.fact)
         driving.leave()
     finally:
         recorder.stop()
@@ -176,6 +220,9 @@ def forgotten(file: File, cut: Cut) -> Iterator[str]:
         if status == "delivered" and messages.get(no) != status:
             yield f"the message {no} was {status}, and it is {messages.get(no, 'not there')}"
     keys = {key for _, _, key in effects.values()}
+    for key, said in (what for kind, what in cut.facts if kind == "once"):
+        if said == 0 and ("done", key) not in {(status, its) for status, _, its in effects.values()}:
+            yield f"the once {key} was told as done, and it is not recorded"
     for word, key in lines(cut.seen):
         if key not in keys:
             yield f"{word} has happened, and no effect has its key"
@@ -192,7 +239,7 @@ def go_on(folder: Path, cut: Cut, image: Disk) -> None:
     for n in range(20):
         driving = DrivingMessages(folder, world=real_world()._replace(boot=f"boot {n > 0}"))
         engine = driving.take() if driving.store.id_of("run") is not None else driving.start(PLAN)
-        engine.drive()
+        drive(engine, folder)
         if engine.at.run.status is Status.BLOCKED:
             answer(engine, ledger)
         over = engine.at.run.status in TERMINAL and not read.undelivered(driving.file)
