@@ -21,7 +21,7 @@ from durun.effects.locks import once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, restored, stopping, timer
 from durun.machine.decide import decide, may_begin
-from durun.machine.draft import Evaluate
+from durun.machine.draft import Evaluate, moment_text
 from durun.machine.events import (
     AcceptDrift,
     AfterRestore,
@@ -671,8 +671,7 @@ def tell(
             if before:
                 return Judged(None, [])
             if isinstance(given, Signal):  # what is due comes first: a wait that is over takes nothing, and may end the run
-                for p in _over(at, moment):
-                    made(decide(plan, at, Due(p.scope), moment, evaluate))
+                _go_by(at, _over(at, moment), lambda p: made(decide(plan, at, Due(p.scope), moment, evaluate)))
             made(decide(plan, at, given, moment, evaluate))
         for note in notes:
             if note not in words and not driven:
@@ -693,6 +692,15 @@ def _over(at: Checkpoint, moment: Moment) -> list[Position]:
     """The waits for people and signals whose time is over, though nobody has noticed yet."""
     waits = [p for p in at.positions.values() if p.phase in (Phase.ASKED, Phase.LISTENING)]
     return [p for p in waits if timer.is_over(p, at.run.paused_at, moment.now, moment.clock, moment.boot)]
+
+
+def _go_by(at: Checkpoint, over: list[Position], made: Callable[[Position], None]) -> None:
+    """What is due happens. Raises NotPossible where it ends the run: as it is stored, it only waits."""
+    for p in over:
+        made(p)
+    if over and at.run.status in TERMINAL:
+        id, path, since = at.run.id, path_of(over[0].scope, over[0].state), moment_text(over[0].due or 0)
+        raise NotPossible(f"run {id}: {path}: its time is over since {since}: `durun resume {id}` goes on; nothing was changed")
 
 
 def _said_before(store: Store, no: int, at: Checkpoint, moves: list[Move], words: list[Note], word: Word) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from durun.cli.common import alive_in, mask_of
+from durun.cli.common import alive_in, mask_of, now
 from durun.errors import NotPossible
 from durun.machine.scope import path_of, some, without_once
 from durun.plan.digest import digest
@@ -24,7 +24,7 @@ def document(file: File, child: Child) -> dict[str, Json]:
     """A child as `show --json` has it: the document of a run, with paths inside the child, and `parent`."""
     alive = alive_in(file.path)
     of, d, s, own = _seen(file, child, alive)
-    doc = render.run(s, own, alive=s.driver is not None and bool(alive(s.driver)))
+    doc = render.run(s, own, now(), alive=s.driver is not None and bool(alive(s.driver)))
     plan = _plan(file, child)
     if plan is not None:
         doc |= {"version": plan["version"], "digest": digest(plan)}
@@ -97,7 +97,7 @@ def _waiting_for(
     wanted = read.Summary(tuple(getattr(of, name) for name in read.Summary.__slots__))
     wanted.status, wanted.reason = s.status, s.reason
     inside = {word: [one for one in d[word] if _is_of(been, one)] for word in ("positions", "undo")}
-    found = render.waiting_for(wanted, {**d, **inside}) if s.status not in read.ENDED else []
+    found = render.waiting_for(wanted, {**d, **inside}, now()) if s.status not in read.ENDED else []
     return [{**w, **{word: _own(child, w[word]) for word in ("path", "name")}} for w in found]
 
 

@@ -67,15 +67,16 @@ def last_sign_in(path: str) -> Any:
     return lambda place: last_sign(folder, place)
 
 
-def document(file: File, no: int) -> dict[str, Json]:
-    """A run as `show --json` has it."""
+def document(file: File, no: int, at: int | None = None) -> dict[str, Json]:
+    """A run as `show --json` has it: now, or as far as it was decided `at` a time."""
     from durun.render import document
 
     alive = alive_in(file.path)
     summary = read.summary(file, no, alive)
     details = read.details(file, no)
     look_at_onces(file, no, details["effects"])
-    doc = document.run(summary, details, alive=summary.driver is not None and bool(alive(summary.driver)))
+    driven = summary.driver is not None and bool(alive(summary.driver))
+    doc = document.run(summary, details, now() if at is None else at, alive=driven)
     masked: dict[str, Json] = mask_of(file, no).tree(doc)
     return masked
 

@@ -174,6 +174,8 @@ def _painted(text: str) -> None:
 
 def history(run: str, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
     """Print the history of a run, a line for each thing that happened."""
+    if follow and json:
+        raise Usage("--json gives one document: say it without --follow")
     from durun.render import document as doc
     from durun.render import text
 
@@ -351,6 +353,7 @@ def output(run: str, state: str | None = None, *, json: bool = False, db: str | 
     there, value = read.output_of(file, no, state) if child is None else _given(file, child, state)
     if not there:
         s = _summary(file, no, child, alive_in(file.path))
+    if not there and not (state is None and s.status == "succeeded"):  # a plan without `output` gives null
         what = f"state {state} of run {s.id}" if state else f"run {s.id}"
         raise NotPossible(f"{what} has no output; the run is {s.status}")
     if json:

@@ -7,7 +7,7 @@ from typing import Any
 
 from durun.cli.common import alive_in, mask_of, now, opened, where
 from durun.cli.reader import out, out_json, say
-from durun.errors import NoSuchRun, NotPossible, Usage
+from durun.errors import NeedsPerson, NoSuchRun, NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
 
@@ -83,8 +83,7 @@ def outbox_deliver(
     file = opened(db)
     hold = read.hold(file)
     if hold is not None:
-        say(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
-        return 9
+        raise NeedsPerson(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
     wanted = [read.number(file, run) for run in dict.fromkeys(runs or [])]
     due = Messages(file, Store(file).effect).waiting_runs(now())
     chosen = [no for no in due if not wanted or no in wanted]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, opened, person, read_file, where
+from durun.cli.common import alive_in, document, exit_of, now, opened, person, read_file, where
 from durun.cli.drive import driver, noticed, preload, refuse_stranded
 from durun.cli.reader import out_json, say
 from durun.engine import Told, real_world, tell
@@ -77,7 +77,7 @@ def inbox(*, json: bool = False, db: str | None = None) -> int:
     items: list[Json] = []
     if os.path.exists(where(db)):
         file = opened(db)
-        items = [item for s, d in read.for_people(file, alive_in(file.path)) for item in render.inbox(s, d)]
+        items = [item for s, d in read.for_people(file, alive_in(file.path)) for item in render.inbox(s, d, now())]
         dead = [render.message(m) for m in read.messages(file) if m["status"] == "dead"]
         items += [render.dead_letter(m, read.summary(file, read.number(file, m["run"]), alive_in(file.path))) for m in dead]
     if json:

@@ -25,7 +25,7 @@ def report(run: str, *, format: str = "md", json: bool = False, db: str | None =
     more = drawn.told(details, read.history(file, no), messages, effects)
     more["by"] = _user(details["pins"].get("uid"))
     mask = mask_of(file, no, run=True)
-    doc, more = mask.tree(document(file, no)), mask.tree(more)
+    doc, more = mask.tree(document(file, no, at=0)), mask.tree(more)
     if json or format == "json":
         out_json(drawn.document(doc, more))
         return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from durun.cli.common import alive_in, last_sign_in, on_terminal, opened
 from durun.cli.reader import out_json, say
-from durun.errors import Usage
+from durun.errors import NeedsPerson, Usage
 from durun.store import read
 
 Json = Any
@@ -31,9 +31,10 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
     noticed(file)
     hold = read.hold(file)
     if hold is not None:
-        say(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
+        held = f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`"
         if once:
-            return 9
+            raise NeedsPerson(held)
+        say(held)
 
     def made(pinned: Pinned, id: str) -> None:
         refuse_stranded(pinned, id)

@@ -32,7 +32,7 @@ def line(s: Summary, undelivered: tuple[int, int] = (0, 0)) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
+def run(s: Summary, d: dict[str, Json], now: int, *, alive: bool) -> dict[str, Json]:
     """A run in `show --json` and wherever `--json` speaks of one."""
     pins = d["pins"]
     return {
@@ -40,7 +40,7 @@ def run(s: Summary, d: dict[str, Json], *, alive: bool) -> dict[str, Json]:
         "state": s.state, "visit": s.visit, "attempt": s.attempt, "created_at": when(s.created_at),
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "input": d["input"], "vars": d["vars"],
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
-        "waiting_for": waiting_for(s, d), "positions": [_position(p) for p in d["positions"]],
+        "waiting_for": waiting_for(s, d, now), "positions": [_position(p) for p in d["positions"]],
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
         "messages": [message(m) for m in d["messages"]],
@@ -69,8 +69,8 @@ def _words(word: dict[str, Json]) -> str:
     return f'"{word["said"]}"'
 
 
-def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
-    """What a run waits for, each with what goes on."""
+def waiting_for(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json]]:
+    """What a run waits for, each with what goes on. A question or a signal whose time is over is waited for no more."""
     if s.status == "stranded":
         return [_wanted(s.state, s.status, s.state, stranded(s.language, d["pins"]["durun"]), None, f"durun resume {s.id}")]
     if s.reason == "restored":
@@ -90,6 +90,8 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
             case "delayed" if p["data"].get("length") is not None:
                 said = f"the next attempt, after {cause['name']}" if isinstance(cause, dict) else "the next round"
                 found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}"))
+            case "asked" | "listening" if p["due"] is not None and p["due"] <= now and s.status != "paused":
+                found.append(_over(s.id, path, p))
             case "queued":
                 found.append(_queued(s.id, path, p["data"]["wants"], d.get("shared", {})))
             case "asked":
@@ -117,6 +119,12 @@ def waiting_for(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
     elif s.status in ("interrupted", "paused"):
         found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
     return found
+
+
+def _over(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
+    """A time that has come, and nobody has gone on since."""
+    what = "to answer" if p["phase"] == "asked" else f"for the signal {p['data']['wants']['signal']}"
+    return _wanted(path, "timer", path, f"the time {what} is over since {when(p['due'])}", None, f"durun resume {id}")
 
 
 def stranded(language: int, by: str) -> str:
@@ -212,9 +220,9 @@ def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def inbox(s: Summary, d: dict[str, Json]) -> list[dict[str, Json]]:
+def inbox(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json]]:
     """What of a run waits for a person, as `inbox --json` has it."""
-    wanted = [w for w in waiting_for(s, d) if w["kind"] not in ("timer", "delay", "limit", "group", "signal", "interrupted")]
+    wanted = [w for w in waiting_for(s, d, now) if w["kind"] not in ("timer", "delay", "limit", "group", "signal", "interrupted")]
     return [{"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **w} for w in wanted]
 
 
@@ -283,7 +291,8 @@ def migration(
 
 def event(e: dict[str, Json]) -> dict[str, Json]:
     """A row of `history --json`."""
+    data = e["data"] if "due" not in e["data"] else {**e["data"], "due": when(e["data"]["due"])}
     return {
         "no": e["no"], "at": when(e["at"]), "kind": e["kind"], "path": path_of(e["scope"], e["state"]), "visit": e["visit"],
-        "attempt": e["attempt"], **e["data"],
+        "attempt": e["attempt"], **data,
     }  # fmt: skip

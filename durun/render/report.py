@@ -199,8 +199,6 @@ def _happened(e: Json) -> tuple[str, str]:
     said = "" if "due" in rest else moved(e["kind"], e["path"], e["attempt"], rest) or ""
     if said and e["path"] and said.startswith(f"{plain(e['path'])}: "):
         said = said[len(plain(e["path"])) + 2 :]
-    if "due" in rest:
-        rest["due"] = doc.when(rest["due"])
     again = f", attempt {e['attempt']}" if (e["attempt"] or 1) > 1 else ""
     rest = {**({"how": rest["how"]} if "how" in rest else {}), **rest}  # what matters first
     return e["kind"].replace("_", " ") + again, said or _cut(", ".join(f"{name} {_said(value)}" for name, value in rest.items()))

@@ -270,8 +270,12 @@ def can_do(doc: dict[str, Json]) -> list[str]:
         case "failed":
             stands = any(p["path"] == doc["state"] and p["phase"] == "failed" for p in doc["positions"])
             more = "" if stands else " --from STATE"  # where its plan ended it there is nothing to take up
-            return [f"durun resume {id}{more}", *undo, f"durun logs {id} {doc['state']}", f"durun history {id}"]
-        case "succeeded" | "cancelled":
+            wrote = any(e["kind"] == "run" and e["path"][: _first_mark(e["path"])] == doc["state"] for e in doc["effects"])
+            logs = [f"durun logs {id} {doc['state']}"] if wrote else []
+            return [f"durun resume {id}{more}", *undo, *logs, f"durun history {id}"]
+        case "succeeded":
+            return [*_failed_items(doc), *undo]
+        case "cancelled":
             return undo
         case "paused" if doc["reason"] == "all":
             return ["durun resume --all", f"durun cancel {id}", *undo]
@@ -283,6 +287,17 @@ def can_do(doc: dict[str, Json]) -> list[str]:
                 return [*resume, *(undo if doc["reason"] == "undo_failed" else [])]
             return [*resume, f"durun cancel {id}", *undo]
     return []
+
+
+def _failed_items(doc: dict[str, Json]) -> list[str]:
+    """The commands that take up what a run succeeded without."""
+    states = dict.fromkeys(p["path"][: _first_mark(p["path"])] for p in doc["positions"] if p["phase"] == "failed")
+    return [f"durun resume {doc['id']} --failed-items" + (f" {state}" if len(states) > 1 else "") for state in states]
+
+
+def _first_mark(path: str) -> int:
+    """Where the state of the run itself ends in a path."""
+    return min(at for mark in "./[~" if (at := (path + mark).find(mark)) >= 0)
 
 
 def since_restored(restored: dict[str, Json]) -> str:

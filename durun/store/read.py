@@ -240,12 +240,7 @@ def details(file: File, no: int) -> dict[str, Json]:
     for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored", "tools", "drift"):
         out[name] = _value(out[name])
     out["files"] = _pinned_files(file, out["pins"]["trees"]) if "trees" in out["pins"] else {}
-    out["positions"] = [
-        dict(zip(("scope", "state", "visit", "phase", "effect", "due", "data"), r, strict=True))
-        for r in rows(db, "SELECT scope, state, visit, phase, effect, due, data FROM positions WHERE run = ? ORDER BY scope", (no,))
-    ]
-    for p in out["positions"]:
-        p["data"] = _value(p["data"])
+    out["positions"] = _positions(file, no)
     out["shared"] = shared(file, no, out["positions"])
     out["effects"] = effects(file, no, 200)
     out["undo"] = undos(file, no)
@@ -253,6 +248,18 @@ def details(file: File, no: int) -> dict[str, Json]:
     kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
     out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
     return out
+
+
+def _positions(file: File, no: int) -> list[dict[str, Json]]:
+    """Where a run stands."""
+    names = ("scope", "state", "visit", "phase", "effect", "due", "data")
+    found = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ?", (no,))
+    out = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in found]
+    if len(out) < 2:
+        return out
+    from durun.store.stands import in_order
+
+    return in_order(file, no, out)
 
 
 def shared(file: File, no: int, positions: list[dict[str, Json]]) -> dict[str, Json]:
@@ -465,7 +472,6 @@ def secrets(file: File, no: int) -> tuple[list[Json], str]:
 
 def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, dict[str, Json]]]:
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
-    names = ("scope", "state", "visit", "phase", "effect", "due", "data")
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
     wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored', 'drift') OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
@@ -473,14 +479,12 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     found = rows(file.db, sql)
     out = []
     for s, row in zip(_seen([row[:-4] for row in found], alive), found, strict=True):
-        placed = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ? ORDER BY scope", (s.no,))
-        positions = [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in placed]
         failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
         sql = "SELECT no, status FROM effects WHERE run = ? AND no IN (SELECT effect FROM positions WHERE run = ?)"
         effects = [{"no": no, "status": status} for no, status in rows(file.db, sql, (s.no, s.no))]
         drift, directory, restored, durun = row[-4:]
         more = {"directory": directory, "undo": failed, "restored": _value(restored), "pins": {"durun": durun}}
-        out.append((s, {"positions": positions, "effects": effects, "drift": _value(drift), **more}))
+        out.append((s, {"positions": _positions(file, s.no), "effects": effects, "drift": _value(drift), **more}))
     return out
 
 

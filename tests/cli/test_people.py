@@ -158,6 +158,9 @@ def test_an_answer_that_comes_too_late_is_refused_though_nobody_has_noticed(duru
     durun.plan(ASK.replace("    catch", "    timeout: 1h\n    catch"))
     durun("start", "plan.yaml", "--id", "r", exit=3)
     two_hours_pass(durun)
+    (w,) = durun.show("r")["waiting_for"]
+    assert (w["kind"], w["command"]) == ("timer", "durun resume r") and "the time to answer is over since" in w["message"]
+    assert json.loads(durun("inbox", "--json").stdout)["inbox"] == []
     said = durun("approve", "r", exit=10).stderr
     assert "the time to answer is over" in said and "`durun resume r` goes on" in said
     assert durun.show("r")["status"] == "waiting"
@@ -268,7 +271,10 @@ def test_an_expired_wait_ends_the_run_before_a_signal_reaches_it(durun: Program)
     durun.plan("start: w\nstates:\n  w: {wait: {signal: go}, timeout: 1h, next: succeeded}\n")
     durun("start", "plan.yaml", "--id", "r", exit=3)
     two_hours_pass(durun)
-    assert "has ended: it is failed" in durun("signal", "r", "go", exit=10).stderr
+    (w,) = durun.show("r")["waiting_for"]
+    assert (w["kind"], w["command"]) == ("timer", "durun resume r") and "the time for the signal go is over" in w["message"]
+    said = durun("signal", "r", "go", exit=10).stderr
+    assert "its time is over since" in said and "`durun resume r` goes on" in said
     durun("resume", "r", exit=1)
     assert durun.show("r")["error"]["name"] == "timeout"
 

@@ -1,0 +1,73 @@
+"""What the commands that look say of runs: in which order, as of now, and as data."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from program import Program
+
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def waits(durun: Program, id: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = durun.show(id)["waiting_for"]
+    return found
+
+
+def test_items_that_wait_are_named_in_their_order(durun: Program) -> None:
+    durun.plan("""
+start: each
+states:
+  each:
+    map: {items: '[9, 1, 2, 3, 4, 5, 6, 7, 8, 0, 10]', concurrency: 20, start: ask, states: {ask: {approval: {message: hm}, next: succeeded}}}
+    next: succeeded
+""")
+    id = durun.start(3)
+    paths = [f"each[{n}].ask" for n in range(11)]
+    assert [w["path"] for w in waits(durun, id)] == paths
+    assert [w["path"] for w in json.loads(durun("inbox", "--json").stdout)["inbox"]] == paths
+
+
+def test_what_failed_within_the_tolerance_can_be_taken_up_and_show_says_how(durun: Program) -> None:
+    durun.plan("""
+start: each
+states:
+  each:
+    map: {items: '["x", "y"]', failures: all, run: 'test -e ok'}
+    next: succeeded
+""")
+    id = durun.start()
+    (command,) = [line.split("can do")[1].split() for line in durun("show", id).stdout.splitlines() if "can do" in line]
+    assert command == ["durun", "resume", id, "--failed-items"]
+    (durun.folder / "ok").touch()
+    durun(*command[1:])
+    assert "can do" not in durun("show", id).stdout
+
+
+def test_times_in_a_history_are_times(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {wait: 1h, next: succeeded}}\n")
+    id = durun.start(3, "--no-wait")
+    (row,) = [e for e in json.loads(durun("history", id, "--json").stdout)["events"] if e["kind"] == "waiting"]
+    assert row["due"] == waits(durun, id)[0]["until"] and MOMENT.fullmatch(row["due"])
+    assert f"due={row['due']}" in durun("history", id).stdout
+    assert row["due"] in durun("report", id).stdout
+    assert durun("history", id, "--follow", "--json", exit=2).stdout
+
+
+def test_a_run_that_succeeded_gives_null_where_its_plan_gives_nothing(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    id = durun.start()
+    assert durun("output", id).stdout == "null\n"
+    assert json.loads(durun("output", id, "--json").stdout) == {"run": id, "state": None, "output": None}
+    assert "logs" not in durun("show", id).stdout
+
+
+def test_what_is_held_is_told_as_a_document_too(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    durun.start()
+    durun("pause", "--all")
+    for command in (("work", "--once"), ("outbox", "deliver")):
+        said = json.loads(durun(*command, "--json", exit=9).stdout)
+        assert said["error"]["code"] == "needs_person" and "durun resume --all" in said["error"]["message"]
