@@ -44,9 +44,9 @@ def where(db: str | None) -> str:
     return os.path.realpath(path)
 
 
-def opened(db: str | None) -> File:
-    """The database, which must be there. Raises StoreUnusable."""
-    file = File(where(db), create=False)
+def opened(db: str | None, *, brief: bool = False) -> File:
+    """The database, which must be there. `brief`: to look at it and leave, on a full disk too. Raises StoreUnusable."""
+    file = File(where(db), create=False, brief=brief)
     at_end.append(file.close)
     return file
 

@@ -45,7 +45,7 @@ def _of_run(run: str, db: str | None) -> Drawing:
 
     if not os.path.exists(where(db)):
         raise NoSuchRun(f"there is no file {run}, and no database at {where(db)} with a run of that name")
-    file = opened(db)
+    file = opened(db, brief=True)
     no = read.number(file, run)
     found = read.summary(file, no, alive_in(file.path))
     stands = read.details(file, no)["positions"]

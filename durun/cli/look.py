@@ -46,7 +46,7 @@ def ls(
     parts: dict[int, list[dict[str, Json]]] = {}
     there = os.path.exists(where(db))
     if there:
-        file = opened(db)
+        file = opened(db, brief=True)
         hold = read.hold(file)
         lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
         open_ = read.undelivered(file)
@@ -101,7 +101,7 @@ def _say_stranded(lines: list[read.Summary], *, quiet: bool) -> None:
 
 def show(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one run: what happened, what is certain, what is not, what can be done."""
-    file = opened(db)
+    file = opened(db, brief=True)
     no, child = read.run_or_child(file, run)
     doc = _document(file, no, child)
     if json:
@@ -179,7 +179,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
     from durun.render import document as doc
     from durun.render import text
 
-    file = opened(db)
+    file = opened(db, brief=not follow)
     no, child = read.run_or_child(file, run)
     mask = mask_of(file, no)
     found, after = [mask.tree(doc.event(e)) for e in _history(file, no, child)], 0
@@ -203,7 +203,7 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     """
     if follow and json:
         raise Usage("--json gives one document: say it without --follow")
-    file = opened(db)
+    file = opened(db, brief=not follow)
     no, child = read.run_or_child(file, run)
     if json:
         return _logs_document(file, no, child, state)
@@ -214,7 +214,8 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
         ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
         attempts = _history(file, no, child, after)
         after = attempts[-1]["no"] if attempts else after
-        for path in [*_written(attempts, state), *_live(file, no, child, state)]:
+        sent = [path for of in _sent(file, no, child, state) for path in (of["out"], of["err"]) if path]
+        for path in [*_written(attempts, state), *sent, *_live(file, no, child, state)]:
             shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
         if not follow or ended:
             break
@@ -252,6 +253,14 @@ def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
     return [e["data"][word] for e in events if _of(e, state) for word in ("out", "err") if word in e["data"]]
 
 
+def _sent(file: File, no: int, child: Child | None, state: str | None) -> list[dict[str, Any]]:
+    """What the attempts of messages have written, which no row of the history tells of: one message after the other."""
+    within = "" if child is None else child.scope
+    found = [of for of in read.written_by_messages(file, no) if of["scope"].startswith(within)]
+    own = [{**of, "scope": of["scope"][len(within) :]} for of in found]
+    return [of for of in own if _meant(state, of["scope"], of["state"])]
+
+
 def _of(event: dict[str, Any], state: str | None) -> bool:
     return event["kind"] == "attempt_ended" and _meant(state, event["scope"], event["state"])
 
@@ -269,7 +278,8 @@ def _meant(wanted: str | None, scope: str, state: str) -> bool:
 def _logs_document(file: File, no: int, child: Child | None, state: str | None) -> int:
     from durun.render.document import path_of
 
-    found = [e for e in _history(file, no, child) if _of(e, state)]
+    ended = [e for e in _history(file, no, child) if _of(e, state)]
+    found = [{**e, **{word: e["data"].get(word) for word in ("out", "err")}} for e in ended] + _sent(file, no, child, state)
     if state is not None and not found:
         _refuse_unknown(file, no, child, state)
     texts = [
@@ -277,8 +287,8 @@ def _logs_document(file: File, no: int, child: Child | None, state: str | None) 
             "path": path_of(e["scope"], e["state"]),
             "visit": e["visit"],
             "attempt": e["attempt"],
-            "stdout": _text(file, e["data"].get("out")),
-            "stderr": _text(file, e["data"].get("err")),
+            "stdout": _text(file, e["out"] or None),
+            "stderr": _text(file, e["err"] or None),
         }
         for e in found
     ]
@@ -348,7 +358,7 @@ def _nobody_reads() -> bool:
 
 def output(run: str, state: str | None = None, *, json: bool = False, db: str | None = None) -> int:
     """Print the output of a run, or of one of its states: a text as it is, anything else as JSON."""
-    file = opened(db)
+    file = opened(db, brief=True)
     no, child = read.run_or_child(file, run)
     there, value = read.output_of(file, no, state) if child is None else _given(file, child, state)
     if not there:

@@ -17,7 +17,7 @@ DEAD = ("dead",)  # what may be delivered after all
 
 def outbox_ls(run: str | None = None, *, all: bool = False, json: bool = False, db: str | None = None) -> int:
     """List what is left to be delivered, the oldest first; with --all what was delivered, dropped or withdrawn too."""
-    file = opened(db)
+    file = opened(db, brief=True)
     found = _listed(file, None if run is None else read.number(file, run), everything=all)
     if json:
         out_json(_depth(found) | {"messages": found})
@@ -56,7 +56,7 @@ def _depth(found: list[Json]) -> dict[str, Json]:
 
 def outbox_show(message: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one message: its request as it is frozen, its key, how its attempts ended."""
-    file = opened(db)
+    file = opened(db, brief=True)
     no, effect = _named(file, message)
     found = next(m for m in _listed(file, no, everything=True) if m["effect"] == effect)
     found["request"] = mask_of(file, no).tree(read.request(file, no, effect))

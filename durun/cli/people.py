@@ -76,7 +76,7 @@ def inbox(*, json: bool = False, db: str | None = None) -> int:
 
     items: list[Json] = []
     if os.path.exists(where(db)):
-        file = opened(db)
+        file = opened(db, brief=True)
         items = [item for s, d in read.for_people(file, alive_in(file.path)) for item in render.inbox(s, d, now())]
         dead = [render.message(m) for m in read.messages(file) if m["status"] == "dead"]
         items += [render.dead_letter(m, read.summary(file, read.number(file, m["run"]), alive_in(file.path))) for m in dead]

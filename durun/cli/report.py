@@ -17,7 +17,7 @@ def report(run: str, *, format: str = "md", json: bool = False, db: str | None =
         raise Usage(f"there is no format {format[:40]!r}; there are {', '.join(FORMATS)}")
     from durun.render import report as drawn
 
-    file = opened(db)
+    file = opened(db, brief=True)
     no = read.number(file, run)
     details, messages = read.details(file, no), read.messages(file, no, everything=True)
     effects = read.effects(file, no, EVERY)

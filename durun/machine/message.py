@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # it comes with a plan that has limits
 Json = Any
 
 PASSING = (408, 409, 425, 429)  # the 4xx that say: later
+KEPT = 100  # attempts of a message of which it is known where they have written
 ENOUGH = 3  # doubts, after which it is given up
 TOLD = "notify:"  # how the effects of a `notify` are named, before the word of what they tell
 
@@ -180,6 +181,8 @@ def heard(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
     m = m._replace(elapsed=m.elapsed + _took(m, at), boot=None, clock=None)
     if m.asking:
         return _probed(m, e, event, at, place)
+    if isinstance(event, Ended) and event.files:
+        m = m._replace(logs=(*m.logs, [e.attempt, event.files["out"], event.files["err"]])[-KEPT:])
     if isinstance(event, Lost):
         return _in_doubt(m, e, event.why, at, place)
     if isinstance(event, Ended | Answered) and event.stopped == "leaving" and not _well(m, e, event):

@@ -225,6 +225,7 @@ class Message(NamedTuple):
     asking: bool = False  # sending: it is the probe that is under way
     unsure: bool = False  # an earlier attempt may have happened
     note: str = ""  # why a person dropped it
+    logs: tuple[Json, ...] = ()  # [attempt, out, err]: where the last attempts that ended have written
 
 
 class Sent(NamedTuple):

@@ -56,9 +56,10 @@ class File:
     """One connection to the database of a path, checked, born or migrated as need be. Raises StoreUnusable."""
 
     def __init__(
-        self, path: str, *, create: bool, say: Callable[[str], None] | None = None, private: bool = False
+        self, path: str, *, create: bool, say: Callable[[str], None] | None = None, private: bool = False,
+        brief: bool = False,
     ) -> None:  # fmt: skip
-        """`private`: nobody else knows the file."""
+        """`private`: nobody else knows the file. `brief`: it is only read, and closed at once."""
         self.path = os.path.realpath(path)
         self.folder = self.path + ".d"
         self.say = say or (lambda text: print(text, file=sys.stderr))
@@ -68,6 +69,7 @@ class File:
         here = os.stat(self.path)
         self.identity = (here.st_dev, here.st_ino)  # as long as this process has it open
         self._is_open = False
+        self._waited_since: float | None = None
         self._private = private
         self._shared: int | None = None  # the descriptor by which every writer says that it writes
         with failing(self.path):
@@ -75,12 +77,7 @@ class File:
         self._is_open = True
         _connected[self.identity] = _connected.get(self.identity, 0) + 1
         try:
-            with failing(self.path, self.db):
-                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                self.db.set_busy_handler(self._wait)
-                self._waited_since: float | None = None
-                self._ready()
-                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+            self._ready_to(look=brief)
         except BaseException:
             self.close()
             raise
@@ -107,6 +104,27 @@ class File:
             return False
         time.sleep(0.0005 + os.urandom(1)[0] / 73_000)  # up to 4 ms, by chance
         return True
+
+    def _ready_to(self, *, look: bool) -> None:
+        """Where the disk is full, and nobody has it open, it can be looked at by a connection that shares nothing with others."""
+        with failing(self.path, self.db):
+            try:
+                self._prepare()
+                self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+                return
+            except apsw.Error as e:
+                if not look or not is_full(e, self.db.system_errno):
+                    raise
+        self.db.close()
+        with failing(self.path):
+            self.db = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE)
+            self.db.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
+            self._prepare()  # and as it closes it writes nothing
+
+    def _prepare(self) -> None:
+        self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.db.set_busy_handler(self._wait)
+        self._ready()
 
     def _ready(self) -> None:
         version = _number(self.db, "user_version")
@@ -260,15 +278,13 @@ class failing:
 
 def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None:
     """What an error of SQLite means for a person, or None where it is none, or a bug of ours. `number` is the system's errno."""
-    if isinstance(error, apsw.IOError | apsw.CantOpenError) and number in FULL:
+    if is_full(error, number):
         return f"the disk of {path} is full: nothing more is begun; free some, then resume"
     if isinstance(error, apsw.Error) and number == errno.EIO:  # also where SQLite takes what it could not read for damage
         return f"{path} cannot be read or written ({os.strerror(number)}): nothing more is begun; look at its disk, then resume"
     match error:
         case apsw.BusyError():
             return f"{path} is busy: another process has held it for {PATIENCE:.0f} s"
-        case apsw.FullError():
-            return f"the disk of {path} is full: nothing more is begun; free some, then resume"
         case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():  # text that is no text was never stored
             return damaged(path)
         case apsw.SQLError() if str(error) in ("unsupported file format", "malformed JSON"):
@@ -279,6 +295,11 @@ def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None
             why = os.strerror(number) if number else error
             return f"{path} cannot be read or written ({why}): nothing more is begun; mend that, then resume"
     return None
+
+
+def is_full(error: BaseException, number: int) -> bool:
+    """Whether an error of SQLite says that there is no room on the disk."""
+    return isinstance(error, apsw.FullError) or (isinstance(error, apsw.IOError | apsw.CantOpenError) and number in FULL)
 
 
 def damaged(path: str) -> str:

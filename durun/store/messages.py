@@ -75,6 +75,8 @@ def of_row(found: tuple[Any, ...]) -> Message:
     data = json.loads(text)
     if "failures" in data:
         data["failures"] = tuple(data["failures"])
+    if "logs" in data:
+        data["logs"] = tuple(data["logs"])
     return Message(effect, status, bool(ordered), due=due, **data)
 
 

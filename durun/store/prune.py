@@ -125,7 +125,9 @@ def _belonging(db: apsw.Connection) -> list[tuple[str, str]]:
 def _logs(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[str]:
     """The paths of what commands printed, in the folder of the database."""
     said = "SELECT data ->> 'out', data ->> 'err' FROM history WHERE kind = 'attempt_ended' AND "
-    return [path for row in rows(db, said + which, tuple(values)) for path in row if path]
+    sent = f"SELECT l.value ->> 1, l.value ->> 2 FROM messages, json_each(data, '$.logs') l WHERE {which}"
+    found = [*rows(db, said + which, tuple(values)), *rows(db, sent, tuple(values))]
+    return [path for row in found for path in row if path]
 
 
 def _onces(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[str]:

@@ -387,6 +387,17 @@ def messages(file: File, no: int | None = None, *, everything: bool = False) -> 
     return out
 
 
+def written_by_messages(file: File, no: int) -> list[dict[str, Json]]:
+    """Where the attempts of a run's messages have written: {scope, state, visit, attempt, out, err}."""
+    names = ("scope", "state", "visit", "attempt", "out", "err")
+    sql = (
+        "SELECT scope, state, visit, l.value ->> 0, l.value ->> 1, l.value ->> 2 FROM messages m"
+        " JOIN effects e ON e.run = m.run AND e.no = m.effect, json_each(m.data, '$.logs') l"
+        " WHERE m.run = ? ORDER BY m.effect, l.key"
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, (no,))]
+
+
 def request(file: File, no: int, effect: int) -> Json:
     """The frozen request of an effect, with the places of secrets open."""
     found = _value(rows(file.db, "SELECT request FROM effects WHERE run = ? AND no = ?", (no, effect))[0][0])

@@ -71,3 +71,23 @@ def test_what_is_held_is_told_as_a_document_too(durun: Program) -> None:
     for command in (("work", "--once"), ("outbox", "deliver")):
         said = json.loads(durun(*command, "--json", exit=9).stdout)
         assert said["error"]["code"] == "needs_person" and "durun resume --all" in said["error"]["message"]
+
+
+def test_what_a_message_wrote_is_in_the_logs_attempt_by_attempt_until_it_is_pruned(durun: Program) -> None:
+    durun.plan("""
+start: a
+states:
+  a:
+    run: 'echo to $DURUN_ATTEMPT; echo no >&2; test $DURUN_ATTEMPT = 2'
+    background: true
+    idempotent: true
+    retry: {initial_interval: 10ms}
+    next: b
+  b: {run: 'echo b', next: succeeded}
+""")
+    id = durun.start()
+    assert durun("logs", id, "a").stdout == "to 1\nno\nto 2\nno\n"
+    assert durun("logs", id).stdout == "b\nto 1\nno\nto 2\nno\n"
+    logs = json.loads(durun("logs", id, "a", "--json").stdout)["logs"]
+    assert logs == [{"path": "a", "visit": 1, "attempt": n, "stdout": f"to {n}\n", "stderr": "no\n"} for n in (1, 2)]
+    assert json.loads(durun("db", "prune", id, "--json").stdout)["logs"] == {"files": 5, "bytes": 18}

@@ -93,6 +93,27 @@ def test_f38_on_a_full_disk_nothing_more_begins_and_a_resume_with_room_loses_and
     assert place.lines("ticks") == ["a", "b"]
 
 
+def test_f38_what_is_stored_can_be_looked_at_on_a_disk_without_a_byte_left_and_nothing_else_can_be_done(place, small):
+    place.durun("start", place.plan("a: {run: 'echo a >> ticks', next: ask}\nask: {approval: {message: hm}, next: succeeded}"),
+                "--id", "r", exit=3)  # fmt: skip
+    subprocess.run(["dd", "if=/dev/zero", f"of={small}/filler", "bs=1k"], capture_output=True, check=False)
+    for words in (
+        ["ls"],
+        ["show", "r"],
+        ["inbox"],
+        ["history", "r"],
+        ["output", "r", "a"],
+        ["logs", "r"],
+        ["outbox", "ls"],
+        ["report", "r"],
+    ):
+        place.durun(*words)
+    assert place.show("r")["status"] == "waiting"
+    assert "is full" in place.durun("approve", "r", exit=8).err
+    (small / "filler").unlink()
+    place.durun("approve", "r")
+
+
 def test_f38_where_too_little_is_free_no_message_is_begun_and_with_room_each_is_delivered_once(place, small):
     plan = place.plan(FILL.replace("bs=64k", "bs=64k count=190").replace("next:", "background: true, idempotent: true, next:"))
     assert "16 MiB" in place.durun("start", plan, "--id", "r", exit=8).err
