@@ -51,12 +51,15 @@ def db_backup(file: str, *, json: bool = False, db: str | None = None) -> int:
 def db_restore(file: str, *, json: bool = False, db: str | None = None) -> int:
     """Put a backup in the place of what the database holds. What was in flight in it is blocked until you say --after-restore."""
     from durun.plan.units import show_moment
-    from durun.store.backup import away, restore
+    from durun.store.backup import away, checked, restore
     from durun.store.file import File
 
     source, at, path = os.path.abspath(file), now(), where(db)
     if not os.path.exists(source):
         raise Usage(f"there is no file {source}: nothing was changed")
+    if not os.path.exists(path):  # what is refused makes none
+        with checked(os.path.realpath(source)):
+            pass
     try:
         target = File(path, create=True)
     except StoreUnusable as e:

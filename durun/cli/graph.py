@@ -46,7 +46,10 @@ def _of_run(run: str, db: str | None) -> Drawing:
     if not os.path.exists(where(db)):
         raise NoSuchRun(f"there is no file {run}, and no database at {where(db)} with a run of that name")
     file = opened(db, brief=True)
-    no = read.number(file, run)
+    try:
+        no = read.number(file, run)
+    except NoSuchRun as e:
+        raise NoSuchRun(f"there is no file {run}, and {e}") from None
     found = read.summary(file, no, alive_in(file.path))
     stands = read.details(file, no)["positions"]
     title = f"run {found.id} of {found.name} {found.version}: {found.status}" + (f" ({found.reason})" if found.reason else "")

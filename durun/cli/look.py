@@ -403,13 +403,12 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
             return _ended(file, no, child, json, exit_of(s.status))
         if s.status == "waiting" and not driven and read.only_asks(file, no, "" if child is None else child.scope):
             return _ended(file, no, child, json, 3)
-        if undriven is not None and time.monotonic() - undriven > 10:
+        over = end is not None and time.monotonic() >= end
+        left = undriven is not None and time.monotonic() - undriven > 10
+        if over or left:
             calling = s.id if child is None else read.summary(file, no, alive).id
-            say(f"run {s.id} is {s.status}, and nobody drives it: durun resume {calling}")
-            return _ended(file, no, child, json, 3, quiet=True)
-        if end is not None and time.monotonic() >= end:
-            say(f"run {s.id} is {s.status}; it goes on")
-            return _ended(file, no, child, json, 124, quiet=True)
+            say(f"run {s.id} is {s.status}" + ("; it goes on" if driven else f", and nobody drives it: durun resume {calling}"))
+            return _ended(file, no, child, json, 3 if left else 124, quiet=True)
         time.sleep(0.05)
 
 

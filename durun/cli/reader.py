@@ -182,8 +182,8 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
             raise
         if e.filename is not None:
-            say(f"{os.fsdecode(e.filename)} cannot be used: {os.strerror(e.errno)}; mend that, then the same again")
-            return 8
+            said = f"{os.fsdecode(e.filename)} cannot be used: {os.strerror(e.errno)}; mend that, then the same again"
+            return refused("store_unusable", said, 8, as_json=as_json)
         _drop_stdout()
         say(f"stdout cannot be written: {os.strerror(e.errno)}")
         return 1

@@ -131,7 +131,7 @@ def _would_be(file: File, birth: Birth, id: str | None, plan: str) -> None:
         try:
             refuse_pruned(file, id)
         except Pruned as e:
-            return _bound((0, e.bound_to), birth, id)
+            return _bound((GONE, e.bound_to), birth, id)
     refuse_drained(file, plan)
 
 
@@ -291,7 +291,7 @@ def _as_it_ended(pruned: Pruned, birth: Birth, plan: Plan, *, json: bool) -> int
     """The id of a run that has ended and is gone: nothing begins, and it exits as that run did."""
     from durun.plan.units import show_moment
 
-    _bound((0, pruned.bound_to), birth, pruned.id)
+    _bound((GONE, pruned.bound_to), birth, pruned.id)
     ended = show_moment(pruned.ended_at)
     if json:
         out_json({"id": pruned.id, "plan": plan["name"], "status": pruned.status, "ended_at": ended, "pruned": True})
@@ -301,11 +301,15 @@ def _as_it_ended(pruned: Pruned, birth: Birth, plan: Plan, *, json: bool) -> int
     return exit_of(pruned.status)
 
 
+GONE = 0  # the number of a run that was pruned: no run has it
 AS_ENDED = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled", "compensated": "was compensated"}
 
 
 def _bound(existing: tuple[int, str], birth: Birth, id: str) -> None:
     """An id that is given again means the same run, or is refused."""
+    if existing[1] != birth.bound_to and existing[0] == GONE:
+        way = f"take another id, or `durun db prune {id} --forget-id`"
+        raise PlanRefused(f"run {id} existed, with another plan or other input, and was pruned: {way}")
     if existing[1] != birth.bound_to:
         raise PlanRefused(f"run {id} exists, with another plan or other input: take another id, or `durun resume {id}`")
     say(f"run {id} exists already, with this plan and input")

@@ -125,6 +125,10 @@ class Watched:
         if s.status in (*read.ENDED, "blocked", "paused", "stranded"):
             self._read()  # rows that were written between the look at the history and that at the run
             return True
+        asking = not driven and s.status == "waiting" and self._bystander is None and read.only_asks(self.file, self.no)
+        if asking:  # nobody here could be asked, and nothing else moves it
+            self._read()
+            return True
         undriven = 0.0 if self._undriven is None else time.monotonic() - self._undriven
         if undriven > 1 and self.live is None and not self._told:
             self._told = True

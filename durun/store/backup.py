@@ -110,7 +110,7 @@ def restore(source: str, file: File, alive: Callable[[str], bool], now: int, kep
     if os.path.exists(source) and os.path.samefile(source, file.path):
         raise NotPossible(f"{source} is the database itself: nothing was changed")
     with _part(file.path) as part:
-        with failing(source), _checked(source) as db:
+        with failing(source), checked(source) as db:
             _copied(db, part)
         taken = File(part, create=False, say=file.say, private=True)
         try:
@@ -125,10 +125,10 @@ def restore(source: str, file: File, alive: Callable[[str], bool], now: int, kep
 
 
 @contextmanager
-def _checked(source: str) -> Iterator[apsw.Connection]:
+def checked(source: str) -> Iterator[apsw.Connection]:
     """A backup, open to be read, once it was looked at. Raises StoreUnusable."""
     try:
-        look_at_header(source, os.stat(source).st_size)
+        look_at_header(source, os.stat(source).st_size, "nothing was changed")
     except OSError as e:
         raise StoreUnusable(f"{source} cannot be read: {os.strerror(e.errno or 0)}; nothing was changed") from None
     db = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READONLY)

@@ -341,7 +341,7 @@ def look(path: str, *, create: bool) -> bool:
     return True
 
 
-def look_at_header(path: str, size: int) -> None:
+def look_at_header(path: str, size: int, way: str = "name another with --db or $DURUN_DB") -> None:
     if size == 0:
         return
     try:
@@ -352,7 +352,7 @@ def look_at_header(path: str, size: int) -> None:
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
         if _is_to_be_undone(path):
             return
-        raise StoreUnusable(f"{path} is damaged, or no database: name another with --db or $DURUN_DB")
+        raise StoreUnusable(f"{path} is damaged, or no database: {way}")
     version, application = (int.from_bytes(head[at : at + 4], "big", signed=True) for at in (60, 68))
     if application or version:
         refuse_by_marks(path, version, application, empty=False)

@@ -91,3 +91,23 @@ states:
     logs = json.loads(durun("logs", id, "a", "--json").stdout)["logs"]
     assert logs == [{"path": "a", "visit": 1, "attempt": n, "stdout": f"to {n}\n", "stderr": "no\n"} for n in (1, 2)]
     assert json.loads(durun("db", "prune", id, "--json").stdout)["logs"] == {"files": 5, "bytes": 18}
+
+
+def test_who_looks_at_what_nobody_drives_is_told_the_command_that_goes_on(durun: Program) -> None:
+    durun.plan("start: a\nstates:\n  a: {approval: {message: hm}, next: b}\n  b: {wait: 1h, next: succeeded}\n")
+    id = durun.start(3)
+    said = durun("watch", id, exit=3).stderr  # at once: only a person moves it
+    assert "nobody" not in said and f"durun approve {id} a" in said
+    durun("approve", id)
+    assert f"nobody drives it: durun resume {id}" in durun("wait", id, "--timeout", "10ms", exit=124).stderr
+    assert "there is no file nope, and there is no run 'nope'" in durun("graph", "nope", exit=5).stderr
+
+
+def test_what_is_refused_of_a_pruned_id_or_of_a_backup_says_the_way_on_and_makes_nothing(durun: Program) -> None:
+    durun.plan("input: {n: integer}\nstart: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    durun.start(0, "--id", "r", "-i", "n=1")
+    durun("db", "prune", "r")
+    said = durun("start", "plan.yaml", "--id", "r", "-i", "n=2", exit=7).stderr
+    assert "was pruned" in said and "`durun db prune r --forget-id`" in said
+    said = durun("db", "restore", "plan.yaml", "--db", "new.db", exit=8).stderr
+    assert "nothing was changed" in said and not (durun.folder / "new.db").exists()
