@@ -77,7 +77,8 @@ def take_up(d: Draft, event: TakeUp) -> None:
     if not walk.can_take_up(d, failed):
         raise NotPossible(
             f"run {run.id} ended where its plan says it ends: there is nothing to take up;"
-            f" `durun resume {run.id} --from STATE` begins at a state of its plan"
+            f" `durun resume {run.id} --from STATE` begins at a state of its plan,"
+            f" `durun rewind {run.id} STATE` goes back to one it was in, with its data as they were then"
         )
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
     clock.fresh(d)

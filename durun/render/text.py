@@ -269,10 +269,12 @@ def can_do(doc: dict[str, Json]) -> list[str]:
     match doc["status"]:
         case "failed":
             stands = any(p["path"] == doc["state"] and p["phase"] == "failed" for p in doc["positions"])
-            more = "" if stands else " --from STATE"  # where its plan ended it there is nothing to take up
+            ways = [f"durun resume {id}"]
+            if not stands:  # where its plan ended it there is nothing to take up
+                ways = [f"durun resume {id} --from STATE", f"durun rewind {id} STATE"]
             wrote = any(e["kind"] == "run" and e["path"][: _first_mark(e["path"])] == doc["state"] for e in doc["effects"])
             logs = [f"durun logs {id} {doc['state']}"] if wrote else []
-            return [f"durun resume {id}{more}", *undo, *logs, f"durun history {id}"]
+            return [*ways, *undo, *logs, f"durun history {id}"]
         case "succeeded":
             return [*_failed_items(doc), *undo]
         case "cancelled":
