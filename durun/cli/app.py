@@ -25,10 +25,13 @@ KINDS = {
 HELP = {
     "db": "The database file (default: $DURUN_DB, else durun.db in the user's state directory).",
     "json": "One JSON document in place of other output.",
-    "quiet": "Say nothing while it moves; with ls, print ids alone.",
-    "set": "NAME=VALUE, read by its type: an input (NAME=@FILE and NAME=@- read it from there), or with migrate a var.",
+    "quiet": "Say nothing while it moves.",
+    "ls quiet": "Print ids alone.",
+    "set": "NAME=VALUE: an input, read by its type; NAME=@FILE and NAME=@- read it from there.",
+    "migrate set": "VAR=VALUE: the value a var of the new plan begins with, read by its type.",
     "repeat": "What the run did since is begun again, with new visits and new keys.",
-    "format": "With graph: mermaid (default) or dot; with report: md (default), json or html.",
+    "graph format": "mermaid or dot.",
+    "report format": "md, json or html.",
     "out": "Write it into this file.",
     "answers": "A file (YAML or JSON) with what the world says: a path to a list of answers.",
     "map": "OLD=NEW: what a state of the run's plan is called in the new one.",
@@ -36,6 +39,7 @@ HELP = {
     "id": "The id of the run. Given again with the same plan and input it does what resume does.",
     "no_wait": "Leave as soon as nothing can be done now.",
     "wait": "Sit out what only a person or a signal can move, too: go on listening until the run has ended.",
+    "drain wait": "Wait until no run of the plan is in flight, or the rest only waits.",
     "detach": "Go on in the background, and leave as soon as the run is held there.",
     "from_": "Begin a run that failed anew at this state: a new visit, with a new key.",
     "failed_items": "Take up the failed items of a run that succeeded without them; a state may be named behind it.",
@@ -44,9 +48,11 @@ HELP = {
     "forget_id": "Forget the ids given with --id, too: given again they begin a new run.",
     "off": "New runs may begin again.",
     "accept_drift": "Go on with what the pinned tools say of themselves now; who says so is recorded.",
-    "concurrency": "How many runs are driven at once (default 4).",
+    "concurrency": "How many runs are driven at once.",
+    "outbox deliver concurrency": "Of how many runs messages are delivered at once.",
+    "work once": "Leave when nothing is left that could be done now.",
     "dry_run": "Check everything, say what would come of it, and store nothing.",
-    "grace": "How long a command may take to end after TERM, before KILL (default 10s).",
+    "grace": "How long a command may take to end after TERM, before KILL.",
     "timeout": "How long to wait at most.",
     "happened": "It happened: go on as if it had just ended well.",
     "retry": "Begin it again, with the same key.",
@@ -58,12 +64,17 @@ HELP = {
     "note": "A word for the record.",
     "status": "Only runs with this status; may be given several times.",
     "plan": "Only runs of this plan.",
+    "pause plan": "All runs of this plan that have not ended.",
     "limit": "How many of those that have ended.",
-    "all": "All of them.",
+    "ls all": "Also all that have ended.",
+    "resume all": "All that are interrupted or due, and what `pause --all` held.",
+    "pause all": "The whole file, until `durun resume --all`.",
+    "outbox ls all": "Also what was delivered, dropped or withdrawn.",
     "children": "Below each run those that it called, as runs of their own.",
     "follow": "Go on printing what comes.",
     "answer": "Which of its answers, where there are several of that kind.",
-    "data": "What is filled in, or the payload, as JSON; @FILE and @- read it from there.",
+    "data": "What is filled in, as JSON; @FILE and @- read it from there.",
+    "signal data": "The payload, as JSON; @FILE and @- read it from there.",
     "by": "Who says so; recorded as claimed (default: the user's name).",
     "digest": "Only if what is asked has this digest, as `show` prints it.",
     "resume": "Drive the run on here, and exit by it.",
@@ -73,7 +84,8 @@ HELP = {
     "new_key": "With another idempotency key: a deliberate repeat, another act to the far side.",
     "idempotent": "It may be begun again, with the same key, where nobody knows whether it happened.",
     "probe": "A command for sh that finds out whether it happened: 0 yes, 1 no, anything else: not known.",
-    "undo": "With once: a command for sh that undoes it, given the recorded output. With rewind: what it did is undone.",
+    "once undo": "A command for sh that undoes it; it gets what was recorded on stdin.",
+    "rewind undo": "What the run did since is undone first.",
     "dedupe": "A mark of your own: a signal of this name that was sent with it before is dropped.",
 }
 
@@ -89,7 +101,7 @@ def build() -> typer.Typer:
     for name in COMMANDS:
         act = function(name)
         group, word = (groups[name.split()[0]], name.split()[1]) if " " in name else (app, name)
-        group.command(word, help=(act.__doc__ or "").strip())(_for_typer(act))
+        group.command(word, help=(act.__doc__ or "").strip())(_for_typer(name, act))
     for name, group in groups.items():
         app.add_typer(group, name=name)
 
@@ -105,7 +117,7 @@ def build() -> typer.Typer:
     return app
 
 
-def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
+def _for_typer(command: str, act: Callable[..., int]) -> Callable[..., None]:
     """The function with options and places as typer wants them."""
 
     def called(**given: Any) -> None:
@@ -117,7 +129,7 @@ def _for_typer(act: Callable[..., int]) -> Callable[..., None]:
         if p.kind is inspect.Parameter.KEYWORD_ONLY:
             flag = "--" + name.rstrip("_").replace("_", "-")
             names = [flag, *([LONG[flag]] if flag in LONG else [])]
-            hints[name] = Annotated[kind, typer.Option(*names, help=HELP.get(name, ""))]
+            hints[name] = Annotated[kind, typer.Option(*names, help=HELP.get(f"{command} {name}") or HELP[name])]
         else:
             hints[name] = Annotated[kind, typer.Argument(metavar=name.upper())]
         keyword = inspect.Parameter.KEYWORD_ONLY

@@ -19,7 +19,7 @@ def simulate(
     plan: str, *, set: list[str] | None = None, input: str | None = None, answers: str | None = None, json: bool = False
 ) -> int:
     """Walk through a plan without doing anything: every effect ends as --answers says, or well. Exits as the run would."""
-    from durun.cli.start import input_given, newborn, text_of
+    from durun.cli.start import input_given, newborn, one_stdin, text_of
     from durun.machine.script import Script, WrongAnswers
     from durun.machine.simulate import Walk
     from durun.plan.canonical import pinned_names
@@ -28,6 +28,7 @@ def simulate(
     from durun.plan.schema import input_values
     from durun.render import simulation
 
+    one_stdin(plan, input, set, answers)
     loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
     values = input_values(loaded.plan, input_given(loaded.plan, set or [], input))
     try:

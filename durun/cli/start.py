@@ -41,6 +41,7 @@ def start(
     one_of(wait, no_wait)
     if id is not None and not RUN_ID.fullmatch(id):
         raise Usage(f"{id[:60]!r} is no id: letters, digits, `.`, `_` and `-`, a letter or digit first, at most 128")
+    one_stdin(plan, input, set)
     path, text = where(db), text_of(plan)
     file = opened(path) if not dry_run and os.path.exists(path) else None
     found, source, mark, loaded = _read(text, "stdin" if plan == "-" else plan, file)
@@ -172,6 +173,13 @@ def text_of(plan: str) -> bytes:
             return f.read(5 * 1024 * 1024)
     except OSError as e:
         raise PlanRefused(f"{plan} cannot be read: {os.strerror(e.errno or 0)}") from None
+
+
+def one_stdin(plan: str, input: str | None, pairs: list[str] | None, *more: str | None) -> None:
+    """Raises Usage where several things are to be read from stdin: who comes second would find nothing there."""
+    given = [plan, input, *more, *(pair.partition("=@")[2] for pair in pairs or [])]
+    if given.count("-") > 1:
+        raise Usage("stdin can be read once: give the plan, --input and NAME=@- as files but for one of them")
 
 
 def input_given(plan: Plan, pairs: list[str], file: str | None) -> Json:

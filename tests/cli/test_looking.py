@@ -111,3 +111,10 @@ def test_what_is_refused_of_a_pruned_id_or_of_a_backup_says_the_way_on_and_makes
     assert "was pruned" in said and "`durun db prune r --forget-id`" in said
     said = durun("db", "restore", "plan.yaml", "--db", "new.db", exit=8).stderr
     assert "nothing was changed" in said and not (durun.folder / "new.db").exists()
+
+
+def test_help_speaks_of_the_command_it_is_of_and_stdin_is_read_by_one(durun: Program) -> None:
+    assert "Leave when nothing is left" in durun("work", "--help").stdout
+    durun.plan("input: {n: integer}\nstart: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    for words in (("start", "plan.yaml", "--input", "-", "-i", "n=@-"), ("simulate", "-", "-i", "n=@-")):
+        assert "stdin can be read once" in durun(*words, exit=2, input="{}").stderr
