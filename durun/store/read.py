@@ -484,17 +484,25 @@ def secrets(file: File, no: int) -> tuple[list[Json], str]:
 def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, dict[str, Json]]]:
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
-    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored', 'drift') OR language > {LANGUAGE} OR EXISTS ({asks})"
+    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored', 'drift', 'not_stopped') OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = f"SELECT {columns}, drift, directory, restored, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
+    sql = (
+        f"SELECT {columns}, drift, directory, restored, cancel, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
+    )
     found = rows(file.db, sql)
     out = []
-    for s, row in zip(_seen([row[:-4] for row in found], alive), found, strict=True):
+    for s, row in zip(_seen([row[:-5] for row in found], alive), found, strict=True):
         failed = undos(file, s.no, "failed") if s.reason == "undo_failed" else []
         sql = "SELECT no, status FROM effects WHERE run = ? AND no IN (SELECT effect FROM positions WHERE run = ?)"
         effects = [{"no": no, "status": status} for no, status in rows(file.db, sql, (s.no, s.no))]
-        drift, directory, restored, durun = row[-4:]
-        more = {"directory": directory, "undo": failed, "restored": _value(restored), "pins": {"durun": durun}}
+        drift, directory, restored, cancel, durun = row[-5:]
+        more = {
+            "directory": directory,
+            "undo": failed,
+            "restored": _value(restored),
+            "cancel": _value(cancel),
+            "pins": {"durun": durun},
+        }
         out.append((s, {"positions": _positions(file, s.no), "effects": effects, "drift": _value(drift), **more}))
     return out
 

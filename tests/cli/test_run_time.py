@@ -72,6 +72,7 @@ def test_a_command_that_cannot_be_stopped_blocks_its_run_and_is_named_and_cancel
     shown = durun.show(run)
     assert (shown["status"], shown["reason"], shown["ended_at"]) == ("blocked", "not_stopped", None)
     assert shown["waiting_for"][0]["command"] == f"durun cancel {run}"
+    assert f"durun cancel {run}" in durun("inbox").stdout
     assert Path(f"/proc/{pid}").exists()
     os.kill(keeper, signal.SIGCONT)
     durun("cancel", run, "--grace", "100ms", exit=4)

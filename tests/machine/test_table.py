@@ -355,7 +355,7 @@ def test_resume_of_a_run_that_the_plan_ended_has_nothing_to_take_up() -> None:
     plan = plan_of(a={"fail": {"error": "no_stock"}})
     at, _ = first(plan)
     assert at.run.error["name"] == "no_stock"
-    with pytest.raises(NotPossible, match="nothing to take up.*--from STATE.*durun rewind"):
+    with pytest.raises(NotPossible, match=r"nothing to take up.*--from STATE.*durun rewind"):
         decide(plan, at, TakeUp(), NOW, Evaluator())
 
 
