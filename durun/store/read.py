@@ -484,7 +484,8 @@ def secrets(file: File, no: int) -> tuple[list[Json], str]:
 def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, dict[str, Json]]]:
     """The runs in flight of which something may wait for a person, the oldest first, each with its positions."""
     asks = "SELECT 1 FROM positions p WHERE p.run = runs.no AND p.phase IN ('asked', 'doubt', 'held')"
-    wants = f"status = 'paused' OR reason IN ('undo_failed', 'restored', 'drift', 'not_stopped') OR language > {LANGUAGE} OR EXISTS ({asks})"
+    of_all = "reason IN ('undo_failed', 'restored', 'drift', 'not_stopped')"
+    wants = f"status = 'paused' OR {of_all} OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
     sql = (
         f"SELECT {columns}, drift, directory, restored, cancel, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
