@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from durun.errors import NotPossible
-from durun.machine import clock, undo
+from durun.machine import clock, fan, undo
 from durun.machine.draft import Draft
 from durun.machine.events import Rewind
 from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
@@ -103,6 +103,7 @@ def back(d: Draft, event: Rewind) -> None:
     """The run stands before that state again; what it begins there waits for whoever drives on."""
     d.moment = d.moment._replace(place=None)
     for p in d.positions():
+        fan.withdraw(d, p)
         if p.scope:
             d.drop(p.scope)
     ended = d.run.status in TERMINAL

@@ -94,6 +94,16 @@ def test_a_run_may_go_back_more_than_once_and_its_data_is_that_of_then(durun: Pr
     assert [e["to"] for e in rewound] == ["ask", "b"] and all(e["by"] for e in rewound)
 
 
+def test_what_waited_to_begin_when_it_goes_back_never_will(durun: Program) -> None:
+    id = begun(durun)
+    durun("rewind", id, "a", "--repeat")
+    durun("rewind", id, "a", "--repeat")
+    status = {e["visit"]: e["status"] for e in durun.show(id)["effects"] if e["path"] == "a"}
+    assert status == {1: "done", 2: "withdrawn", 3: "waiting"}
+    durun("resume", id, exit=3)
+    assert words(durun)[2:] == ["a"]
+
+
 def test_what_has_no_undo_is_not_repeated_without_a_word(durun: Program) -> None:
     durun.plan(
         "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', next: b}\n  b: {run: 'echo b >> $LEDGER', compensate: {run: 'echo undo b >> $LEDGER'}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
