@@ -17,8 +17,10 @@ DEAD = ("dead",)  # what may be delivered after all
 
 def outbox_ls(run: str | None = None, *, all: bool = False, json: bool = False, db: str | None = None) -> int:
     """List what is left to be delivered, the oldest first; with --all what was delivered, dropped or withdrawn too."""
-    file = opened(db, brief=True)
-    found = _listed(file, None if run is None else read.number(file, run), everything=all)
+    found = []
+    if run is not None or os.path.exists(where(db)):
+        file = opened(db, brief=True)
+        found = _listed(file, None if run is None else read.number(file, run), everything=all)
     if json:
         out_json(_depth(found) | {"messages": found})
     elif found:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from durun.cli.common import alive_in, last_sign_in, on_terminal, opened
-from durun.cli.reader import out_json, say
+from durun.cli.common import alive_in, last_sign_in, on_terminal, where
+from durun.cli.reader import at_end, out_json, say
 from durun.errors import NeedsPerson, Usage
 from durun.store import read
 
@@ -22,11 +22,12 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
         raise Usage("--concurrency: at least 1")
     from durun.cli.drive import hearing, noticed, preload, refuse_stranded, settled
     from durun.engine import Signals, real_world
-    from durun.store.file import make_folder
+    from durun.store.file import File, make_folder
     from durun.store.runs import Pinned, Store
     from durun.work import Work
 
-    file = opened(db)
+    file = File(where(db), create=True, say=say)  # a service may be there before the first run
+    at_end.append(file.close)
     make_folder(file.folder)
     noticed(file)
     hold = read.hold(file)

@@ -101,7 +101,7 @@ def _meant(d: Draft, event: Answer) -> Position:
     if not found:
         raise NotPossible(f"run {run.id}: {what}; it is {run.status}: `durun show {run.id}`; nothing was changed")
     if len(found) > 1:
-        names = some([path_of(p.scope, p.state) for p in found])
+        names = some([path_of(p.scope, p.state) for p in sorted(found, key=lambda p: p.nth or 0)])
         raise NotPossible(f"run {run.id}: several states wait for an answer; name one of {names}")
     return found[0]
 

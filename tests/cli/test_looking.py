@@ -118,3 +118,9 @@ def test_help_speaks_of_the_command_it_is_of_and_stdin_is_read_by_one(durun: Pro
     durun.plan("input: {n: integer}\nstart: a\nstates: {a: {run: 'true', next: succeeded}}\n")
     for words in (("start", "plan.yaml", "--input", "-", "-i", "n=@-"), ("simulate", "-", "-i", "n=@-")):
         assert "stdin can be read once" in durun(*words, exit=2, input="{}").stderr
+
+
+def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can_begin(durun: Program) -> None:
+    assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
+    durun("work", "--once")
+    assert durun("ls", "-q").stdout == "" and durun.db.exists()
