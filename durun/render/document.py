@@ -124,7 +124,7 @@ def waiting_for(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json
 def _over(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
     """A time that has come, and nobody has gone on since."""
     what = "to answer" if p["phase"] == "asked" else f"for the signal {p['data']['wants']['signal']}"
-    return _wanted(path, "timer", path, f"the time {what} is over since {when(p['due'])}", None, f"durun resume {id}")
+    return _wanted(path, "timer", path, f"the time {what} is over since {when(p['due'])}", p["due"], f"durun resume {id}")
 
 
 def stranded(language: int, by: str) -> str:

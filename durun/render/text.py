@@ -89,8 +89,7 @@ def show(doc: dict[str, Json], now: int | None = None) -> str:
 
         out.append(f"  output   {plain(canonical_text(doc['output']))[:200]}")
     for w in _named(doc):
-        until = "" if not w["until"] else f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
-        out.append(f"  waits    {_where(w, doc)}{plain(w['message'])}{until}")
+        out.append(f"  waits    {_where(w, doc)}{plain(w['message'])}{_until(w, now)}")
         out += [f"           {line}" for line in _shown(w)]
         out.append(f"           {w['command']}")
     out += [f"           {more}" for more in _more(doc)]
@@ -133,7 +132,15 @@ def _first(names: list[str]) -> str:
 def _where(w: dict[str, Json], doc: dict[str, Json]) -> str:
     """Which branch or item it is that waits, where neither its message nor its command says so."""
     inside = w["path"] is not None and w["path"] != doc["state"]
-    return f"{plain(w['path'])}: " if inside and w["path"] not in w["message"] + w["command"] else ""
+    said = w["command"] if w["kind"] == "limit" else w["message"] + w["command"]  # it names the path of who holds the place
+    return f"{plain(w['path'])}: " if inside and w["path"] not in said else ""
+
+
+def _until(w: dict[str, Json], now: int | None = None) -> str:
+    """Until when it waits, where its message does not say it."""
+    if not w["until"] or w["until"] in w["message"]:
+        return ""
+    return f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"
 
 
 def _times(doc: dict[str, Json], now: int) -> list[str]:
@@ -195,8 +202,7 @@ def inbox(items: list[dict[str, Json]]) -> str:
     """`inbox`: what waits for a person, each with its command."""
     out = []
     for w in items:
-        until = f", until {w['until']}" if w["until"] else ""
-        out.append(f"{w['run']}  {w['plan']}  {w['path'] or ''}: {plain(w['message'])}{until}")
+        out.append(f"{w['run']}  {w['plan']}  {w['path'] or ''}: {plain(w['message'])}{_until(w)}")
         out += [f"    {line}" for line in (*_shown(w), w["command"])]
     return "\n".join(out)
 
@@ -453,10 +459,7 @@ def stands(doc: dict[str, Json], *, apart: bool = False) -> str:
         case "running" | "compensating":
             return f"run {id} is {status}: its driver goes on: `durun wait {id}`"
     between = "\n  " if apart else ": "
-    wants = [
-        f"{_where(w, doc)}{plain(w['message'])}{', until ' + w['until'] if w['until'] else ''}{between}{w['command']}"
-        for w in _named(doc)
-    ]
+    wants = [f"{_where(w, doc)}{plain(w['message'])}{_until(w)}{between}{w['command']}" for w in _named(doc)]
     return f"run {id} is {status}{_reason(doc)}" + "".join(f"\n  {w}" for w in [*wants, *_more(doc)])
 
 

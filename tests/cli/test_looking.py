@@ -8,6 +8,8 @@ from typing import Any
 
 from program import Program
 
+from durun.render.text import stands
+
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -124,3 +126,10 @@ def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can
     assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
     durun("work", "--once")
     assert durun("ls", "-q").stdout == "" and durun.db.exists()
+
+
+def test_who_waits_for_a_place_is_named_also_where_the_holder_stands_at_a_path_like_it() -> None:
+    held = "a place of the limit pay, held by run L (p.y.s)"
+    w = {"path": "p.y.s", "kind": "limit", "name": "pay", "message": held, "until": None, "command": "durun resume M"}
+    said = stands({"id": "M", "status": "waiting", "reason": None, "state": "p", "waiting_for": [w]})
+    assert f"  p.y.s: {held}: durun resume M" in said
