@@ -140,7 +140,7 @@ def _record(d: Draft, p: Position, event: Answer, option: Option) -> None:
     if not no:
         return walk.follow(d, p.scope, walk.leave(d, p, None, output=given))
     said = f"{event.by} said {name}" + (f": {event.note}" if event.note else "")
-    error = {"name": "rejected", "message": said, "state": p.state, "visit": p.visit, "output": given}
+    error = walk.error_of(p, "rejected", said, output=given)
     return walk.follow(d, p.scope, walk.after_error(d, p, error, None))
 
 

@@ -97,7 +97,7 @@ def _unknown(d: Draft, p: Position) -> None:
 
 
 def _doubt_error(p: Position, attempt: int, name: str, message: str) -> dict[str, Json]:
-    return {"name": name, "message": message, "state": p.state, "visit": p.visit, "attempt": attempt, "exit": None}
+    return walk.error_of(p, name, message, attempt=attempt)
 
 
 def _spend(state: State, p: Position) -> tuple[int, ...] | None:

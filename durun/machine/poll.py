@@ -48,6 +48,11 @@ def _length(d: Draft, p: Position, word: str) -> int:
         raise ExpressionError(f"poll: {e}") from None
 
 
+def goes_on(d: Draft, p: Position) -> bool:
+    """Whether the state of a position polls, and another round may follow one that failed."""
+    return "poll" in d.state(p) and d.run.cancel is None and not p.stopping
+
+
 def not_yet(d: Draft, p: Position, outcome: Outcome | None, answer: Json = None) -> str | None:
     """A round that gave no answer that counts. `outcome` is None where nobody knows how it ended."""
     assert p.effect is not None
@@ -56,7 +61,7 @@ def not_yet(d: Draft, p: Position, outcome: Outcome | None, answer: Json = None)
         d.put_effect(effect._replace(status=outcome.how, exit=outcome.exit, ended_at=d.moment.now))
     else:
         d.put_effect(effect._replace(status=IN_DOUBT, ended_at=d.moment.now))
-    return _next_round(d, p._replace(streak=0), answer)
+    return _next_round(d, p._replace(streak=0), answer, outcome)
 
 
 def answered(d: Draft, p: Position, output: Json) -> str | None:
@@ -64,7 +69,7 @@ def answered(d: Draft, p: Position, output: Json) -> str | None:
     assert p.effect is not None
     state = d.state(p)
     try:
-        changed = walk.assign(d, p, state["assign"], output=output, key=d.effect(p.effect).key)
+        changed = _assigned(d, p, output)
         held = d.evaluate.condition(state["poll"]["until"], d.names(p.scope, visit=p.visit, output=output))
     except walk.AssignError as e:
         return walk.done_but(d, p, e.name, e.message)
@@ -82,14 +87,28 @@ def answered(d: Draft, p: Position, output: Json) -> str | None:
     return _next_round(d, p, output)
 
 
-def _next_round(d: Draft, p: Position, output: Json) -> str | None:
+def _assigned(d: Draft, p: Position, output: Json) -> dict[str, Json]:
+    """`assign` after a round: it sees the state as if it had ended with this one. Raises AssignError."""
+    wanted, before = d.state(p)["assign"], d.row(p.scope, p.state)
+    if not wanted:
+        return {}
+    assert p.effect is not None
+    effect = d.effect(p.effect)
+    d.put_row(walk.ended(before, p, output=output, effect=effect.no, has_output=output is not None, exit=effect.exit))
+    try:
+        return walk.assign(d, p, wanted, output=output, key=effect.key)
+    finally:
+        d.put_row(before)
+
+
+def _next_round(d: Draft, p: Position, output: Json, failed: Outcome | None = None) -> str | None:
     """Waits for the next round, with its key and request frozen now."""
     try:
         every = _length(d, p, "every")
         if d.state(p)["kind"] == "http":
             every = max(every, request.asked_to_wait(output, d.moment.now))
         if every > clock.window_left(d, p):
-            return _out_of_time(d, p, output)
+            return _out_of_time(d, p, output, failed)
         stands = _round(d, p, p.round + 1)
     except ExpressionError as e:
         return walk.done_but(d, p, "expression", str(e))
@@ -137,16 +156,11 @@ def taken_up(d: Draft, p: Position) -> str | None:
     return None
 
 
-def _out_of_time(d: Draft, p: Position, output: Json = None) -> str | None:
-    """No round fits any more; the error has the last answer."""
+def _out_of_time(d: Draft, p: Position, output: Json = None, failed: Outcome | None = None) -> str | None:
+    """No round fits any more; the error has the last answer, and says how the last round failed."""
     assert p.effect is not None
     answer = d.effect(p.effect)
-    error = {
-        "name": "timeout",
-        "message": f"what was polled for did not come in time, in {p.round} rounds",
-        "state": p.state,
-        "visit": p.visit,
-        "attempt": p.round,
-        "output": output if output is not None else answer.output if answer.has_output else None,
-    }
-    return walk.after_error(d, p, error, None)
+    said = f"what was polled for did not come in time, in {p.round} rounds"
+    said += f"; the last ended in {failed.name}: {failed.message}" if failed is not None else ""
+    last = output if output is not None else answer.output if answer.has_output else None
+    return walk.after_error(d, p, walk.error_of(p, "timeout", said, attempt=p.round, output=last), None)

@@ -129,14 +129,13 @@ def answered(d: Draft, p: Position, event: Answered) -> None:
         limits.hold_back(d, p, asked_to_wait({"headers": event.headers}, d.moment.now))
     if outcome.how == DONE:
         return walk.follow(d, p.scope, _done(d, p, event))
-    if "poll" in state and d.run.cancel is None and not p.stopping:
+    if poll.goes_on(d, p):
         return walk.follow(d, p.scope, poll.not_yet(d, p, outcome, what_came(event)))
     walk.unsuccessful(d, p, error_of(p, effect.attempt, outcome.name, outcome.message, event), outcome.how)
 
 
 def error_of(p: Position, attempt: int, name: str, message: str, event: Answered) -> dict[str, Json]:
-    error = {"name": name, "message": message, "state": p.state, "visit": p.visit, "attempt": attempt, "exit": None}
-    return {**error, "status": event.status, "output": what_came(event)}
+    return walk.error_of(p, name, message, attempt=attempt, status=event.status, output=what_came(event))
 
 
 def _done(d: Draft, p: Position, event: Answered) -> str | None:
@@ -147,6 +146,8 @@ def _done(d: Draft, p: Position, event: Answered) -> str | None:
         output = output_of(event)
     except OutputError as e:
         d.put_effect(effect)
+        if poll.goes_on(d, p):
+            return poll.not_yet(d, p, Outcome(DONE, e.name, e.message), what_came(event))
         return walk.after_error(d, p, error_of(p, effect.attempt, e.name, e.message, event), DONE)
     d.put_effect(effect._replace(output=output, has_output=True))
     if "poll" in d.state(p):

@@ -78,8 +78,7 @@ def _take(d: Draft, p: Position, sent: Sent) -> str | None:
     p = d.put(timer.without(p))
     if sent.error is None:
         return walk.leave(d, p, None, output=sent.payload)
-    error = {"name": sent.error, "message": sent.message, "state": p.state, "visit": p.visit}
-    return walk.after_error(d, p, error, None)
+    return walk.after_error(d, p, walk.error_of(p, sent.error, sent.message), None)
 
 
 def over(d: Draft, p: Position) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import NotPossible
-from durun.machine import doubt, fan, timer, undo
+from durun.machine import doubt, fan, timer, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import NotStopped
 from durun.machine.model import TERMINAL, Phase, Position, Run, Status
@@ -48,7 +48,7 @@ def time_over(d: Draft) -> None:
     if run.status in TERMINAL or not has_no_time(run):
         raise NotPossible(f"run {run.id} has time left, or is stopped already")
     p = d.position("")
-    error = {"name": "run_timeout", "message": "the time of the run is over", "state": p.state, "visit": p.visit}
+    error = walk.error_of(p, "run_timeout", "the time of the run is over")
     d.set_run(cancel={"grace": GRACE, "by": "", "at": d.moment.now, "error": error})
     d.tell("time_over", p)
     under_way = [p.asking or p.effect for p in d.positions() if doubt.under_way(d, p)]

@@ -45,12 +45,23 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
     effect = d.effect(p.effect)
     key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
     if word in state["compensate"]["after"]:
-        names = d.names(p.scope, visit=p.visit, output=output, error=error)
-        d.put_undo(rendered(d, state, effect, key, names))
+        d.put_undo(_seeing_its_end(d, p, effect, key, output, error))
     elif word == "failed":
         d.put_undo(Undo(effect.no, "not_needed", key=key))
     else:
         d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, error), key))
+
+
+def _seeing_its_end(d: Draft, p: Position, effect: Effect, key: str, output: Json, error: Json) -> Undo:
+    """The undo rendered: it sees the state that it undoes as ended, also where an error ended it and it may be tried again."""
+    before, names = d.row(p.scope, p.state), d.names(p.scope, visit=p.visit, output=output, error=error)
+    if error is not None:
+        d.put_row(walk.ended(before, p, effect=effect.no, error=error, exit=error.get("exit")))
+    try:
+        return rendered(d, d.state(p), effect, key, names)
+    finally:
+        if error is not None:
+            d.put_row(before)
 
 
 ONCE: Any = {"probe": {"yes": [0], "no": [1]}}  # what takes the place of a state for a once

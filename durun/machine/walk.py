@@ -117,14 +117,8 @@ def _choose(d: Draft, p: Position, state: State) -> str | None:
 
 def _fail_state(d: Draft, p: Position, state: State) -> str | None:
     fail, names = state["fail"], d.names(p.scope, visit=p.visit)
-    error = {
-        "name": fail["error"],
-        "message": d.evaluate.text(fail.get("message", ""), names),
-        "state": p.state,
-        "visit": p.visit,
-    }
-    if "data" in fail:
-        error["output"] = d.evaluate.value(fail["data"], names)
+    said = d.evaluate.text(fail.get("message", ""), names)
+    error = error_of(p, fail["error"], said, output=d.evaluate.value(fail.get("data"), names))
     d.put(p._replace(phase=Phase.ENDED, target=None))
     return _end_failed(d, p, error)
 
@@ -332,7 +326,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     if outcome.how == DONE:
         assert isinstance(event, Ended)
         return follow(d, p.scope, _done(d, p, event, outcome))
-    if "poll" in state and d.run.cancel is None and not p.stopping:
+    if poll.goes_on(d, p):
         return follow(d, p.scope, poll.not_yet(d, p, outcome))
     if p.onces:
         return once_step.left_in_doubt(d, p._replace(failed=outcome.how == NOT_DONE))
@@ -393,6 +387,8 @@ def _done(d: Draft, p: Position, event: Ended, outcome: Outcome) -> str | None:
         output = output_of(state, event)
     except OutputError as e:
         d.put_effect(effect)
+        if poll.goes_on(d, p):
+            return poll.not_yet(d, p, Outcome(DONE, e.name, e.message, outcome.exit))
         return done_but(d, p, e.name, e.message)
     d.put_effect(effect._replace(output=output, has_output=output is not None))
     if "poll" in state:
@@ -480,7 +476,9 @@ def done_but(d: Draft, p: Position, name: str, message: str) -> str | None:
 
 
 def error_of(p: Position, name: str, message: str, **more: Json) -> dict[str, Json]:
-    return {"name": name, "message": message, "state": p.state, "visit": p.visit, **more}
+    """An error as a plan reads it: what means nothing of it is null, so that a catch of several may ask for it."""
+    fields = dict.fromkeys(("attempt", "exit", "status", "output", "stderr"))
+    return {"name": name, "message": message, "state": p.state, "visit": p.visit, **fields, **more}
 
 
 def failed(d: Draft, p: Position, name: str, message: str) -> str | None:

@@ -22,6 +22,7 @@ from durun.plan.references import (
     Expressions,
     Found,
     all_states,
+    is_fixed,
     items,
     levels,
     mapping,
@@ -31,6 +32,7 @@ from durun.plan.references import (
     schemas,
     targets,
 )
+from durun.plan.schema import validate
 
 Json = Any
 Where = tuple[str | int, ...]
@@ -121,6 +123,8 @@ def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[
         for name, what in child["input"].items():
             if what["required"] and name not in values:
                 yield Found((*at, "plan"), f"{file} wants the input `{name}`, which has no default", key=True)
+            elif name in values and is_fixed(values[name]) and (unfit := validate(what["schema"], values[name])):
+                yield Found((*at, "plan", "input", name), f"the input `{name}` of {file}: {unfit}")
 
 
 def _secrets_alike(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[Found]:
@@ -580,9 +584,10 @@ def _unheard(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[F
         if isinstance(child, dict) and "notify" in child:
             said = f"`notify` of {file} is not heard where it is called: this plan's own tells of the whole run"
             yield Found((*at, "plan", "file"), said)
-        if isinstance(child, dict) and "group" in child:
-            said = "is not heard where it is called: it is of runs, and a child is a part of one"
-            yield Found((*at, "plan", "file"), f"the `group` of {file} {said}")
+        for word in ("group", "timeout"):
+            if isinstance(child, dict) and word in child:
+                said = "is not heard where it is called: it is of runs, and a child is a part of one"
+                yield Found((*at, "plan", "file"), f"the `{word}` of {file} {said}")
 
 
 def _warnings(data: dict[str, Json]) -> Iterator[Found]:

@@ -529,6 +529,10 @@ class Expressions:
             return
         name, word = read.names[1], read.names[2]
         whole = f"states.{name}.{word}"
+        if name == stands and level is place.level and (how := _itself(place)):
+            if how == "caught" and word == "output":
+                self.faults.append(Found(path, f"`{whole}` is never there: `{name}` has ended in an error", at))
+            return
         if not self._ways(level, caught=True).on_some_way(name, stands):
             said = f"`{whole}` is never there: `{name}` has not been visited on any way to here"
         elif not self._ways(level, caught=True).on_every_way(name, stands):
@@ -559,6 +563,12 @@ class Expressions:
             elif kinds is None or "integer" in kinds or read.names[0] != "vars":
                 said = f"`{spelt}` fails here where it is an integer: write double({spelt})"
                 self.warnings.append(Found(path, said, hole.offset + read.offset))
+
+
+def _itself(place: Place) -> str | None:
+    """How a state has ended where its own values are worked out after it: "well" or "caught"; None where it has not."""
+    within = place.path[len(place.level.where) + 2 :]
+    return {"assign": "well", "compensate": "well", "catch": "caught"}.get(str(within[0])) if within else None
 
 
 def _holder_in(inner: Level, outer: Level) -> str:
@@ -676,6 +686,11 @@ def _braces(path: Where, value: Json) -> Iterator[Found]:
         yield Found(path, "no expression may stand here: this is known before a run begins", value.index("${{"))
 
 
+def is_fixed(value: Json) -> bool:
+    """Whether a value is known before a run begins: nothing in it has to be worked out."""
+    return not any(_braces((), value))
+
+
 # --- schemas ---
 
 
@@ -707,5 +722,5 @@ def _of_vars(given: Json, first: dict[str, Json]) -> Iterator[Found]:
     for name in mapping(given.get("properties")):
         if name not in first:
             yield Found(("vars_schema", "properties", name), f"`{name}` is none of the vars{nearest(name, first)}", key=True)
-    if not any(_braces((), first)) and (unfit := schema.validate(given, first)):
+    if is_fixed(first) and (unfit := schema.validate(given, first)):
         yield Found(("vars_schema",), f"the first values of vars do not fit it: {unfit}", key=True)
