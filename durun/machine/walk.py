@@ -316,7 +316,8 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
     assert p.effect is not None
     effect = d.effect(p.effect)
     if isinstance(event, CouldNotStart) and event.what == "directory":
-        return _hold(d, p, "cwd_gone")
+        within = effect.request.get("cwd")
+        return _hold(d, p, {"name": "cwd_gone", "message": f"its directory, {within}, is gone"} if within else "cwd_gone")
     if isinstance(event, CouldNotStart) and event.what == "secret":
         return _hold(d, p, {"name": "secret_missing", "message": event.why})
     outcome = of_no_start(event) if isinstance(event, CouldNotStart) else of_command(state, event)

@@ -123,6 +123,7 @@ class Read:
              the process when one that holds an optional leaves it
     bare     the fields of an expression that is nothing but a path; else None
     doubles  the paths that meet a double in arithmetic, as in `input.price * 1.2`
+    walked   the paths that a macro walks over, as in `input.hosts.map(h, …)`
     """
 
     def __init__(self, source: str) -> None:
@@ -131,6 +132,7 @@ class Read:
         self.paths: list[Path] = []
         self.walks: list[Walk] = []
         self.doubles: list[Path] = []
+        self.walked: list[Path] = []
         self.bare: tuple[str | int, ...] | None = None
         self._tokens = tokens(source)
         self._end = len(source)
@@ -228,6 +230,8 @@ class Read:
             method = self._tokens[self._at].text if dot and self._at < len(self._tokens) else ""
             field = self._selected(start, listed) if dot else self._key()
             listed = field is None and method in SHORT_WALKS
+            if field is None and method in WALKS and fixed:
+                self.walked.append(Path(tuple(names or ()), start, len(names or ())))
             fixed = fixed and field is not None
             if fixed and names is not None and field is not None:
                 names.append(field)

@@ -83,6 +83,7 @@ class Reading(NamedTuple):
     doubles: list[Path] = []  # noqa: RUF012 - never written to
     bare: Path | None = None  # the whole expression is nothing but this
     gives: str | None = None  # JSON Schema's word for its type, where it is certain
+    walked: list[Path] = []  # noqa: RUF012 - the same; what a macro walks over: wrong where it is no list
 
 
 # --- strings with holes ---
@@ -182,7 +183,7 @@ def inspect(source: str, declared: Callable[[Path], str | None] = lambda _: None
     typed = _with_types(source, read, declared)
     if isinstance(typed, list):
         return Reading(known, [(fault.message, fault.offset) for fault in typed], read.doubles)
-    return Reading(known, [], read.doubles, gives=cel.gives(typed or compiled))
+    return Reading(known, [], read.doubles, gives=cel.gives(typed or compiled), walked=read.walked)
 
 
 def _with_types(source: str, read: Read, declared: Callable[[Path], str | None]) -> Any:

@@ -12,13 +12,14 @@ Json = Any
 Kinds = frozenset[str] | None
 
 # what stands at a place -> the types that fit there, and how they are called
-TEXT, WORD, TRUTH, SPELT = "text", "word", "truth", "spelt"
+TEXT, WORD, TRUTH, SPELT, LIST = "text", "word", "truth", "spelt", "list"
 SCALARS = frozenset({"string", "number", "integer", "boolean"})
 FIT = {
     TEXT: (SCALARS, "a string, number or boolean"),
     WORD: (SCALARS | {"array"}, "a string, number, boolean or list of them"),
     TRUTH: (frozenset({"boolean"}), "true or false"),
     SPELT: (frozenset({"string"}), "a text"),
+    LIST: (frozenset({"array"}), "a list"),
 }
 # what is known of names that no plan declares
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -55,6 +56,14 @@ def unfit(place: str, kinds: Kinds, what: str) -> str | None:
     if not kinds or place not in FIT or kinds & FIT[place][0]:
         return None
     return f"{what} is {said(kinds)}, and {FIT[place][1]} is wanted here"
+
+
+def no_walk(path: str, kinds: Kinds) -> str | None:
+    """What is wrong with walking over a path of these types, or None."""
+    if not kinds or "array" in kinds:
+        return None
+    order = f": an object has no order, walk over keys({path})" if kinds == {"object"} else ""
+    return f"`{path}` is {said(kinds)}, and only a list can be walked over{order}"
 
 
 def no_var(name: str, kept: Kinds, kinds: Kinds, what: str) -> str | None:

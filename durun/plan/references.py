@@ -248,7 +248,7 @@ class Place(NamedTuple):
 WANTS = {
     "run": fits.WORD, "env": fits.TEXT, "cwd": fits.TEXT, "timeout": fits.SPELT, "heartbeat": fits.SPELT, "key": fits.TEXT,
     "wait": fits.SPELT, "message": fits.TEXT, "every": fits.SPELT, "for": fits.SPELT, "until": fits.TRUTH, "when": fits.TRUTH,
-    "if": fits.TRUTH, "assign": "vars",
+    "if": fits.TRUTH, "assign": "vars", "items": fits.LIST,
 }  # fmt: skip
 
 
@@ -400,6 +400,7 @@ class Expressions:
                 self._not_ended(place, path, read, reading, at)
         if not reading.faults:
             self._doubles(place, path, hole, reading)
+            self._walked(path, hole, reading)
         if len(self.faults) == before:
             self._fits(place, path, hole, reading, alone=alone)
 
@@ -550,6 +551,12 @@ class Expressions:
         if key not in self._ended:
             self._ended[key] = ended_before(level, caught=caught)
         return self._ended[key]
+
+    def _walked(self, path: Where, hole: Hole, reading: Reading) -> None:
+        """Only a list is walked over; of an object that would be in another order each time."""
+        for read in reading.walked:
+            if wrong := fits.no_walk(".".join(read.names), self._kinds(read)):
+                self.faults.append(Found(path, wrong, hole.offset + read.offset))
 
     def _doubles(self, place: Place, path: Where, hole: Hole, reading: Reading) -> None:
         """Integers and doubles do not mix in arithmetic."""

@@ -244,6 +244,11 @@ def test_wait_says_how_it_stands(durun: Program) -> None:
     begun.communicate()
 
 
+def test_a_directory_below_that_is_gone_is_named(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', cwd: below/here, next: succeeded}}\n")
+    assert "its directory, below/here, is gone: durun resume" in durun("start", "plan.yaml", exit=9).stderr
+
+
 def test_the_working_directory_that_is_gone_blocks_until_it_is_back(durun: Program) -> None:
     where = durun.folder / "there"
     where.mkdir()

@@ -464,6 +464,10 @@ vars_schema: {properties: {kept: {type: [string, 'null']}}}
         ("run: [x, '${{ input.s + 1 }}'], next: b", "`+` does not take a string and an integer"),
         ("run: [x, '${{ [1, 2].map(i, vars.text * i) }}'], next: b", "does not take"),
         ("pass: , next: b, assign: {free: '${{ visit.x }}'}", "`visit` is of the type integer, and has no `x`"),
+        # what is walked over
+        ("pass: , next: b, assign: {free: '${{ input.o.map(k, k) }}'}", "an object has no order, walk over keys(input.o)"),
+        ("choice: [{when: 'input.s.exists(c, c == input.s)', next: b}, {next: b}]", "only a list can be walked over"),
+        ("map: {items: input.o, run: [x]}, next: b", "`input.o` is an object, and a list is wanted here"),
     ],
 )  # fmt: skip
 def test_a_type_that_cannot_fit_is_a_fault(body: str, message: str) -> None:
@@ -479,6 +483,8 @@ def test_a_type_that_cannot_fit_is_a_fault(body: str, message: str) -> None:
         "run: [x], idempotent: true, stdin: '${{ input.o }}', next: b",
         "choice: [{when: 'input.n == 1.5', next: b}, {when: input.i < 2.5, next: b}, {when: 'input.maybe == null', next: b}, {next: b}]",
         "choice: [{when: 'has(input.s) && input.s == input.maybe', next: b}, {when: input.b, next: b}, {next: b}]",
+        "pass: , next: b, assign: {free: '${{ [keys(input.o).map(k, k), input.o.x.map(k, k), vars.free.map(k, k)] }}'}",
+        "map: {items: input.o.x, run: [x], idempotent: true}, next: b",
         "choice: [{when: 'input.l.exists(s, s == input.s)', next: b}, {when: 'input.s == null', next: b}, {next: b}]",
         "wait: '${{ input.s }}', next: b",
         "fail: {error: mine, message: '${{ input.n }}', data: '${{ input.o }}'}",
