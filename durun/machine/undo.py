@@ -406,5 +406,7 @@ def resolve(d: Draft, event: Resolve) -> None:
     if event.how == "fail":
         return failed(d, p.scope, {"name": "unresolved", "message": event.note or "a person said that it failed"})
     if event.how == "happened":
+        assert p.effect is not None
+        d.put_effect(d.effect(p.effect)._replace(status=DONE, error=None, ended_at=d.moment.now))
         return undone(d, p.scope)
     walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))

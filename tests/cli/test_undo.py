@@ -268,7 +268,9 @@ def test_an_undo_cut_by_ctrl_c_is_in_doubt_and_the_question_is_of_the_undo(durun
     [wanted] = durun.show(run)["waiting_for"]
     assert wanted["message"] == "whether a was undone is not known" and "--retry" in wanted["command"]
     durun("resolve", run, "a~undo", "--happened")
-    assert durun.show(run)["status"] == "compensated" and durun.lines() == ["a", "drop"]
+    doc = durun.show(run)
+    assert doc["status"] == "compensated" and durun.lines() == ["a", "drop"]
+    assert [(e["path"], e["status"]) for e in doc["effects"]] == [("a", "done"), ("a~undo", "done")]
 
 
 def test_what_was_done_inside_is_undone_too_and_named_by_its_path(durun: Program) -> None:
