@@ -388,8 +388,8 @@ class Deliverer:
                 answer.sent, answer.fault, mask.text(answer.message), mask.text(answer.host), answer.stopped,
                 mask.holder(answer.body, said),
             )  # fmt: skip
-        if answer.why == "full":
-            raise StoreUnusable(f"the disk of {self.path} is full: nothing more is begun; free some, then resume")
+        if answer.why == "unnoted":
+            raise StoreUnusable(unusable(self.commands.folder, answer.errno))
         if answer.why == "refused" and effect.place == self.place:
             raise Superseded("another driver has closed the gate of this one")
         return Moved(effect.no)

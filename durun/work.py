@@ -23,7 +23,7 @@ from durun.errors import Refusal, StoreUnusable, Superseded
 from durun.machine.events import Ended, Happening
 from durun.machine.model import TERMINAL, Phase, Run
 from durun.messages import Delivery
-from durun.outbox import LISTEN, VAIN, Deliverer, by_signal, new_commands, usable, with_files
+from durun.outbox import LISTEN, VAIN, Deliverer, by_signal, new_commands, unusable, usable, with_files
 from durun.plan.canonical import has_messages
 from durun.plan.expressions import Evaluator
 from durun.store import read
@@ -226,7 +226,7 @@ class Work:
             by_run: dict[int, list[Any]] = {}
             for report in reports:
                 if isinstance(report, Full):
-                    raise StoreUnusable(f"the disk of {self.folder} is full: nothing more is begun; free some, then start it again")
+                    raise StoreUnusable(unusable(self.folder, report.errno))
                 if isinstance(report, KeeperGone):
                     continue
                 by_run.setdefault(int(report.token.partition(".")[0]), []).append(report)

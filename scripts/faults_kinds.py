@@ -205,6 +205,11 @@ class Http(Kind):
     who = ("driver", "resume")
     happens = {"pay": ONCE, "again": AGAIN, "flaky": AGAIN, "asks": ONCE, "puts": AGAIN}
     asked = frozenset({"pay"})
+    marked = (
+        ("driver", "kill ENOSPC EIO", "write", "requests"),
+        ("driver", "kill", "sendto", "POST|PUT"),
+        ("driver", "kill ENOSPC EIO", "fdatasync", ""),
+    )
     files = {
         "plan.yaml": head("http", "pay", "LEDGER, FAR", "vars: {n: 0}\n")
         + f"""
@@ -231,6 +236,11 @@ class Undo(Kind):
     }  # fmt: skip
     asked = frozenset({"b", "b~undo"})
     left = 15
+    marked = (
+        ("driver", "kill ENOSPC", "fdatasync", ""),
+        ("driver", "EIO", "write", "requests"),
+        ("keeper", "kill", "pwrite64", "ended"),
+    )
     files = {
         "plan.yaml": head("undo", "a", "LEDGER, FAR", "on_error: compensate\n")
         + f"""
@@ -249,6 +259,7 @@ class Background(Kind):
     far = True
     happens = {"a": ONCE, "m": AGAIN, "sends": AGAIN, "asks": ONCE, "b": ONCE, "told": AGAIN}
     left = 11
+    marked = (("driver", "kill ENOSPC", "fdatasync", ""), ("driver", "EIO", "write", "requests"))
     files = {
         "plan.yaml": head("background", "a", "LEDGER, FAR", f"notify: [{{on: [succeeded], {post('told')}, {TRIED}}}]\n")
         + f"""
@@ -283,6 +294,11 @@ class Onces(Kind):
     who = ("once",)
     happens = {"s/once:one": ONCE, "s/once:two": ONCE, "s/once:three": AGAIN, "b": ONCE}
     asked = frozenset({"s/once:one", "s/once:two"})
+    marked = (
+        ("once", "kill ENOSPC EIO", "fdatasync", ""),
+        ("once", "ENOSPC EIO", "openat", "O_EXCL"),
+        ("once", "kill", "wait4", ""),
+    )
     files = {
         "plan.yaml": head("once", "s", "LEDGER, ONCE")
         + f"""
@@ -310,6 +326,7 @@ class Map(Kind):
     who = ("driver", "keeper", "resume")
     happens = {f"each[{n}].act": ONCE for n in range(8)} | {f"each[{n}].again": AGAIN for n in range(8)} | {"b": ONCE}
     left = 12
+    marked = (("driver", "kill ENOSPC", "fdatasync", ""), ("keeper", "kill", "pwrite64", "about"))
     files = {
         "plan.yaml": head("map", "each")
         + f"""
@@ -334,6 +351,7 @@ class Child(Kind):
     happens = {"a": ONCE, "calls/x": ONCE, "calls/y": AGAIN, "b": ONCE}
     who = ("driver", "keeper", "resume")
     left = 11
+    marked = (("driver", "kill ENOSPC EIO", "fdatasync", ""),)
     files = {
         "plan.yaml": head("parent", "a")
         + f"  a: {{run: '{LINE}', next: calls}}\n  calls: {{plan: {{file: child.yaml}}, next: b}}\n  b: {{run: '{LINE}', next: succeeded}}\n",
@@ -348,10 +366,11 @@ class Work(Kind):
     name = "work"
     who = ("worker",)
     runs = ("r1", "r2", "r3")
+    marked = (("worker", "kill ENOSPC EIO", "fdatasync", ""), ("worker", "ENOSPC+", "pwrite64", "runs.db-wal"))
     files = {
         "plan.yaml": head("work", "w")
         + f"""
-  w: {{wait: {{signal: go}}, next: a}}
+  w: {{wait: 1s, next: a}}
   a: {{run: '{LINE.replace("$DURUN_STATE", "$DURUN_RUN_ID/$DURUN_STATE")}', next: m}}
   m: {{run: '{LINE.replace("$DURUN_STATE", "$DURUN_RUN_ID/$DURUN_STATE")}', background: true, idempotent: true, {TRIED}, next: b}}
   b: {{run: '{LINE.replace("$DURUN_STATE", "$DURUN_RUN_ID/$DURUN_STATE")}', next: succeeded}}
@@ -363,9 +382,8 @@ class Work(Kind):
 
     def leave(self, place: Place, who: str) -> None:  # noqa: ARG002
         for run in self.runs:
-            place.durun(*self.start(run))
-            exit, _, err = place.durun("signal", run, "go")
-            if exit:
+            exit, _, err = place.durun(*self.start(run), "--no-wait")
+            if exit != 3:
                 raise SystemExit(f"{run} does not wait, exit {exit}: {err}")
 
     def finish(self, place: Place, wrong: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from durun.cli.common import now, opened
 from durun.cli.reader import say
 from durun.effects import once as effect
 from durun.effects.locks import once_alive
-from durun.errors import NotNow, PlanRefused, Usage
+from durun.errors import NotNow, PlanRefused, StoreUnusable, Usage
 from durun.machine import once as rules
 from durun.machine.outcome import DONE, NOT_CERTAIN, NOT_DONE, signal_name
 from durun.store import read
@@ -119,13 +119,27 @@ def _begin(calls: Calls, call: rules.Call, said: rules.Said | None, seen: rules.
             return None
         if seen is not None:
             effect.forget(calls.file.folder, seen.file)
-        end = effect.run(call.argv, output, {**os.environ, "DURUN_IDEMPOTENCY_KEY": key})
-        record = _record(end, mask)
-        if not calls.ended(*begun, output.name, record, now()):
+        try:
+            end = effect.run(call.argv, output, {**os.environ, "DURUN_IDEMPOTENCY_KEY": key})
+            record = _record(end, mask)
+            recorded = calls.ended(*begun, output.name, record, now())
+        except (StoreUnusable, OSError) as e:
+            raise StoreUnusable(_unrecorded(calls.step, call, e)) from None
+        if not recorded:
             raise NotNow(f"run {calls.step.run}: once {call.name} was settled by somebody else meanwhile")
     finally:
         output.drop()
     return _tell(call, record, fresh=True)
+
+
+def _unrecorded(step: Step, call: rules.Call, error: StoreUnusable | OSError) -> str:
+    """Of a command that has ended, and nobody will know how."""
+    later = "its probe is asked" if call.probe else "it is begun again, with the same key"
+    if not (call.probe or call.idempotent):
+        later = "a person is asked what happened"
+    why = error.strerror if isinstance(error, OSError) else str(error).partition(": nothing more is begun")[0]
+    said = f"run {step.run}: once {call.name} of {step.path} has ended, and how could not be recorded ({why})"
+    return f"{said}: mend that, then `durun resume {step.run}`; in a later attempt {later}"
 
 
 def _record(end: effect.End, mask: Any) -> Record:

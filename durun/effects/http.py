@@ -73,10 +73,12 @@ class Answer(NamedTuple):
 
 
 class Unsent(NamedTuple):
-    """Nothing of it went out, and nothing will. why: stopped, refused (the gate is closed), full (the begin cannot be noted)."""
+    """Nothing of it went out, and nothing will. why: stopped, refused (the gate is closed), unnoted (its begin could not be noted:
+    `errno`)."""
 
     token: str
     why: str
+    errno: int = 0
 
 
 def prepared(request: Json, key: str) -> Prepared:
@@ -131,7 +133,7 @@ class Transfer:
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.sent = self.too_large = self.interim = self.past_headers = False
-        self.unsent = ""
+        self.unsent, self.errno = "", 0
         self.stopped, self.stop_at = "", 0.0
         self._last = ""
 
@@ -168,7 +170,7 @@ class Transfer:
     def answer(self, code: int, said: str, number: int) -> Answer | Unsent:
         """How it ended, from libcurl's word for it."""
         if self.unsent:
-            return Unsent(self.token, self.unsent)
+            return Unsent(self.token, self.unsent, self.errno)
         cause = WORDS.get(code) or (os.strerror(number).lower() if number else re.sub(r" after \d+ ms", "", said))
         cause = cause or f"libcurl ended it with its code {code}"  # some codes have no words; '' would mean whole
         late = code == pycurl.E_OPERATION_TIMEDOUT
@@ -216,8 +218,10 @@ class Sender:
         """Notes that it begins, unless the gate is closed. Called on a connection on which nothing was sent yet."""
         try:
             t.unsent = "stopped" if t.stopped else _noted(os.path.join(self.folder, t.place), t.token)
+        except FileNotFoundError:
+            t.unsent = "refused"  # the place is gone: somebody took it over, and swept it
         except OSError as e:
-            t.unsent = "full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "refused"
+            t.unsent, t.errno = "unnoted", e.errno or errno.EIO
         t.sent = not t.unsent
         return int(pycurl.PREREQFUNC_ABORT if t.unsent else pycurl.PREREQFUNC_OK)
 
@@ -276,7 +280,10 @@ class Sender:
 
 
 def _noted(folder: str, token: str) -> str:
-    """'' once the begin is noted, else why it may not be: under the gate, so that whoever closed it first sees every note."""
+    """'' once the begin is noted, else why it may not be: under the gate, so that whoever closed it first sees every note.
+
+    Raises OSError where it cannot be noted.
+    """
     gate = os.open(os.path.join(folder, "gate"), os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
@@ -286,10 +293,12 @@ def _noted(folder: str, token: str) -> str:
         if os.pread(gate, 1, 0):
             return "refused"
         said = f"about\t{token}\t\t".encode()
-        line = b"%08x %s\n" % (binascii.crc32(said), said)
+        line = b"\n%08x %s\n" % (binascii.crc32(said), said)  # it begins anew, should a torn one stand before it
         file = os.open(os.path.join(folder, "requests"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            return "" if os.write(file, line) == len(line) else "full"
+            if os.write(file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # so much a disk takes that has no more room
+            return ""
         finally:
             os.close(file)
     finally:

@@ -38,6 +38,11 @@ def test_a_run_survives_whatever_fault_a_seed_draws() -> None:
     assert int(faults("--seed", SEED, "--budget", "15").splitlines()[-2].split()[1]) > 0
 
 
+def test_effects_of_every_kind_survive_whatever_fault_a_seed_draws() -> None:
+    others = [word for kind in ("http", "undo", "background", "once", "map", "child", "work") for word in ("--kind", kind)]
+    assert int(faults(*others, "--seed", SEED, "--budget", "10", "--jobs", "1").splitlines()[-2].split()[1]) > 0
+
+
 def test_much_output_grows_neither_driver_nor_keeper_nor_database() -> None:
     assert "database" in faults("--output", "256M")
 

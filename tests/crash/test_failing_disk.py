@@ -1,0 +1,81 @@
+"""A disk that is full, or fails, at a call at which much is at stake: by strace, for effects that no keeper notes.
+
+scripts/faults does this at each call of each kind of effect. Here it is done where something is to be said: what stands where, how the
+run goes on, and that nothing is lost or repeated then.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import COMMAND, Program
+from receiver import Receiver
+
+from durun.effects.command import Commands
+from durun.effects.http import Sender, prepared
+from durun.effects.notes import Begun, Notes
+
+needs_strace = pytest.mark.skipif(sys.platform != "linux" or shutil.which("strace") is None, reason="needs strace")
+ONCE = """
+start: s
+pins: {env: [LEDGER, ONCE]}
+states:
+  s:
+    run: '$ONCE one -- sh -c "echo one >> \\"\\$LEDGER\\"; echo said"'
+    idempotent: true
+    next: succeeded
+"""
+
+
+def strace(inject: str, *more: str) -> list[str]:
+    call = inject.partition("=")[2].partition(":")[0]
+    return ["strace", "-qq", "-o", "/dev/null", *more, "-e", f"trace={call}", "-e", inject]
+
+
+@needs_strace
+@pytest.mark.parametrize(("error", "said"), [("ENOSPC", "is full"), ("EIO", "Input/output error")])
+def test_a_request_whose_begin_cannot_be_noted_is_not_sent(durun: Program, receiver: Receiver, error: str, said: str) -> None:
+    durun.plan(f"start: a\nstates: {{a: {{http: {{method: POST, url: '{receiver.url}/a'}}, next: succeeded}}}}\n")
+    words = [*strace(f"inject=write:error={error}:when=2"), *COMMAND, "start", "plan.yaml", "--id", "r", "-q"]  # the first: its id
+    done = subprocess.run(words, cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, said in done.stderr, "then resume" in done.stderr) == (8, True, True), done.stderr
+    assert not receiver.came
+    durun("resume", "r")
+    assert receiver.lines() == ["POST /a"]
+
+
+def test_what_is_noted_behind_a_torn_line_is_believed(tmp_path: Path, receiver: Receiver) -> None:
+    commands = Commands(str(tmp_path), "one")
+    requests = tmp_path / "one" / "requests"
+    requests.write_bytes(b"0badcafe about\t1.")
+    request: dict[str, Any] = {"method": "POST", "url": receiver.url, "headers": {}, "timeout": 30_000, "max_body": 1024}
+    sender = Sender(str(tmp_path))
+    sender.begin("1.2.1", "one", prepared(request, "key"), request, "far")
+    end = time.monotonic() + 30
+    while not (ended := sender.act()) and time.monotonic() < end:
+        time.sleep(0.005)
+    sender.close()
+    commands.close(keep=True)
+    assert [answer.status for answer in ended] == [200]  # type: ignore[union-attr]
+    assert isinstance(Notes.take_over(str(tmp_path), "one", "requests").of("1.2.1"), Begun)
+
+
+@needs_strace
+def test_of_a_once_whose_end_cannot_be_recorded_it_is_said_what_comes(durun: Program) -> None:
+    fails = strace("inject=fdatasync:error=ENOSPC:when=2+", "-P", f"{durun.db}-wal")  # the first: that it begins
+    durun.env["ONCE"] = " ".join([*fails, *COMMAND, "once"])
+    durun.plan(ONCE)
+    run = durun.start(1)
+    logs = durun("logs", run, "s")
+    said = logs.stdout + logs.stderr
+    assert "once one of s has ended, and how could not be recorded" in said and "a person is asked" in said, said
+    durun("resume", run, exit=9)
+    durun("resolve", run, "s/once:one", "--happened", "--output", '"said"')
+    durun("resume", run)
+    assert durun.lines() == ["one"] and durun("output", run, "s/once:one").stdout == "said\n"
