@@ -107,7 +107,7 @@ def life(case: Case, folder: Path) -> Found:
         if case.who == "all":
             place.end()
         wrong += first_end(case, kind, fired, exit, err)
-        asked = kind.finish(place, wrong)
+        asked = kind.finish(place, exit, wrong)
         if case.who not in ("all", "keeper") and (without := set(asked) - kind.asked):
             wrong.append(f"a person was asked of {sorted(without)}, though somebody lived who knew")
         wrong += kind.promises(place)
@@ -145,7 +145,7 @@ def calls_of(kind: Kind, who: str, folder: Path) -> dict[str, list[tuple[int, st
         kind.leave(place, who)
         exit, _, err = place.trace(who, kind.words(who), folder / "strace.log", [])
         wrong += [] if exit == kind.exit else [f"exit {exit}: {err}"]
-        kind.finish(place, wrong)
+        kind.finish(place, exit, wrong)
         wrong += kind.promises(place)
     finally:
         place.close()

@@ -62,9 +62,9 @@ class Kind:
 
     # how it goes on
 
-    def finish(self, place: Place, wrong: list[str]) -> list[str]:
-        """Goes on as a person would who finds the runs somewhere. What they were asked about."""
-        return [path for run in self.runs for path in self.end(place, run, wrong)]
+    def finish(self, place: Place, exit: int, wrong: list[str]) -> list[str]:
+        """Goes on as a person would who finds the runs somewhere, whose command ended so. What they were asked about."""
+        return [] if exit == self.exit else [path for run in self.runs for path in self.end(place, run, wrong)]
 
     def end(self, place: Place, run: str, wrong: list[str]) -> list[str]:
         asked: list[str] = []
@@ -117,9 +117,6 @@ class Kind:
         if place.db.exists():
             yield from self.of_ledger(place)
             yield from of_file(place)
-            left = json.loads(place.durun("outbox", "ls", "--json")[1])["messages"]
-            if left:
-                yield f"not delivered: {left}"
         else:
             yield "no database"
         end = time.monotonic() + 20
@@ -274,8 +271,8 @@ class Background(Kind):
     def word(self, run: Json, path: str) -> str:  # noqa: ARG002
         return "told" if path.startswith("notify:") else path
 
-    def finish(self, place: Place, wrong: list[str]) -> list[str]:
-        asked = super().finish(place, wrong)
+    def finish(self, place: Place, exit: int, wrong: list[str]) -> list[str]:
+        asked = super().finish(place, exit, wrong)
         for _ in range(10):
             left = json.loads(place.durun("outbox", "ls", "--json")[1])["messages"]
             for message in left:
@@ -385,12 +382,15 @@ class Work(Kind):
             exit, _, err = place.durun(*self.start(run), "--no-wait")
             if exit != 3:
                 raise SystemExit(f"{run} does not wait, exit {exit}: {err}")
+        time.sleep(1)  # now all are due
 
-    def finish(self, place: Place, wrong: list[str]) -> list[str]:
-        exit, _, err = place.durun("work", "--once")
-        if exit:
-            wrong.append(f"work --once: exit {exit}:\n{err}")
-        return super().finish(place, wrong)
+    def finish(self, place: Place, exit: int, wrong: list[str]) -> list[str]:
+        if not exit:
+            return []
+        again, _, err = place.durun("work", "--once")
+        if again:
+            wrong.append(f"work --once: exit {again}:\n{err}")
+        return super().finish(place, exit, wrong)
 
     def expected(self, run: Json) -> dict[str, str]:
         return {f"{run['id']}/a": ONCE, f"{run['id']}/m": AGAIN, f"{run['id']}/b": ONCE}
