@@ -2,6 +2,7 @@
 
 The rooms, in the order in which one may import another:
 
+    values      what data is made of
     errors      every refusal, with its exit code
     plan        what a person may write
     machine     the rules; pure

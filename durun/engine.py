@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from durun.effects.boot import awake_ms, boot_id, boot_ms
 from durun.effects.locks import once_alive
@@ -60,6 +60,7 @@ from durun.outbox import listened
 from durun.plan.canonical import Plan
 from durun.store.onces import begun
 from durun.store.runs import Held, Judged, Note, Pinned, Store
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # they come with a plan that leaves something to be delivered, or shares something

@@ -12,7 +12,7 @@ import os
 import select
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.effects.command import (
     CAPTURE,
@@ -39,6 +39,7 @@ from durun.machine.secrets import filled
 from durun.plan.digest import canonical_text
 from durun.store.file import File
 from durun.store.runs import Pinned
+from durun.values import NamedTuple
 
 Json = Any
 SHELLS = {"sh": ["/bin/sh", "-eu", "-c"], "bash": ["bash", "-euo", "pipefail", "-c"]}

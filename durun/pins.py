@@ -16,7 +16,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import ExpressionError, NotPossible, PlanRefused
 from durun.machine import asks, clock, doubt, fan, message, walk
@@ -26,6 +26,7 @@ from durun.machine.events import Moment
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, StateRow, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN
 from durun.plan.canonical import ENDS, Level, Plan, State, own_states
+from durun.values import NamedTuple
 
 Json = Any
 Words = dict[str, Json]  # name of a tool -> {said: …} or {failed: …}

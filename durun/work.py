@@ -15,7 +15,7 @@ import os
 import select
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.effects.command import Commands, Full, KeeperGone
 from durun.engine import SIGN, Engine, Signals, World, drift_of, new_place, question
@@ -29,6 +29,7 @@ from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.messages import Messages
 from durun.store.runs import Driver, Held, Pinned, Store
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

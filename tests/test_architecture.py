@@ -14,8 +14,9 @@ import durun
 ROOT = Path(durun.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "templates" not in p.parts)
 
-# a room may import itself and these
+# a room may import itself, `values`, and these
 MAY = {
+    "values": set(),
     "errors": set(),
     "plan": {"errors"},
     "machine": {"errors", "plan"},
@@ -86,7 +87,7 @@ def test_imports_go_one_way(path: Path) -> None:
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "durun" and len(parts) > 1 and (ROOT / parts[1]).exists() | (ROOT / f"{parts[1]}.py").exists():
-            assert parts[1] == room or parts[1] in MAY[room], f"{place(path)} imports {name}"
+            assert parts[1] in (room, "values") or parts[1] in MAY[room], f"{place(path)} imports {name}"
             if name.removeprefix("durun.") in HEAVY:
                 assert room in ("cli", "plan"), f"{place(path)} imports {name}"
 
@@ -157,6 +158,14 @@ def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp
         subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True).stdout.split()
     )
     assert not light & (loaded_by("ls", "--db", db) - there)
+
+
+def test_a_plan_is_read_without_a_search_for_plugins_of_its_library(tmp_path: Path) -> None:
+    plan = tmp_path / "p.yaml"
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {pass: {}, next: succeeded}}\n")
+    loaded = loaded_by("check", str(plan))
+    assert {"pydantic", "ruamel.yaml"} <= loaded
+    assert not {"importlib.metadata", "email.message", "pydantic.plugin._loader"} & loaded
 
 
 def test_a_driver_that_resumes_loads_neither_pydantic_nor_yaml_and_cel_only_for_expressions(tmp_path: Path) -> None:

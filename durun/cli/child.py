@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.cli.common import alive_in, mask_of, now
 from durun.errors import NotPossible
@@ -15,6 +15,7 @@ from durun.render import document as render
 from durun.store import children, read
 from durun.store.children import Child
 from durun.store.file import File, rows
+from durun.values import NamedTuple
 
 Json = Any
 MANY = 200  # effects in a document, as of a run

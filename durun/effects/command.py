@@ -21,9 +21,10 @@ import time
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.effects.background import HIGH
+from durun.values import NamedTuple
 
 GRACE = 10_000  # ms between a signal and the next
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data

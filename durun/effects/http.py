@@ -22,7 +22,7 @@ import fcntl
 import os
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import pycurl
@@ -32,6 +32,7 @@ from durun.machine.request import one_line
 from durun.machine.request import url as address
 from durun.machine.secrets import shown
 from durun.plan.digest import canonical_text
+from durun.values import NamedTuple
 
 Json = Any
 LONGEST = 2**31 - 1  # ms: the largest limit libcurl takes, 24 days

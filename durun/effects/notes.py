@@ -24,12 +24,12 @@ import fcntl
 import os
 import signal
 import time
-from typing import NamedTuple
 
 from durun.effects.boot import boot_id
 from durun.effects.command import End, NoStart, report_of
 from durun.effects.locks import locked
 from durun.errors import Held
+from durun.values import NamedTuple
 
 PATIENCE = 10.0  # s for the keeper to let the gate go
 RECENT = 65536  # bytes at the end of the journal that may still have been in the writing when they were read

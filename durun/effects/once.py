@@ -11,9 +11,10 @@ import errno
 import fcntl
 import os
 import signal
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.effects.locks import ONCE
+from durun.values import NamedTuple
 
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that is recorded
 HEARD = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import ExpressionError
 from durun.machine.draft import Draft, Evaluate, moves
@@ -19,6 +19,7 @@ from durun.machine.events import Ended, Moment
 from durun.machine.model import Phase, Position, Run, Status
 from durun.machine.timer import left, remaining
 from durun.plan.canonical import Plan
+from durun.values import NamedTuple
 
 Json = Any
 TIMED = (Phase.DELAYED, Phase.WAITING, Phase.PROBING, Phase.QUEUED)  # what goes on by itself when its time has come

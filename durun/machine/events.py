@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine.model import Effect, StateRow, Undo
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine import clock, walk
 from durun.machine import scope as scopes
 from durun.machine.draft import Draft
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Move, Phase, Position, Shares, Status, taken_away
 from durun.plan.canonical import Plan, State, states_of
+from durun.values import NamedTuple
 
 Json = Any
 LONGEST = 86_400_000  # ms that an answer may hold a limit back

@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import ExpressionError
 from durun.machine import doubt, request, retry, undo, walk
@@ -25,6 +25,7 @@ from durun.machine.model import DELIVERED, TERMINAL, Effect, Message, Phase, Pos
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, of_command, of_no_start
 from durun.machine.timer import remaining
 from durun.plan.canonical import State
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # it comes with a plan that has limits

@@ -12,9 +12,10 @@ Rules:
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine.scope import parts, path_of, under, undo
+from durun.values import NamedTuple
 
 Json = Any
 

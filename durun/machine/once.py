@@ -14,12 +14,13 @@ Rules:
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import PlanRefused, Usage
 from durun.machine.draft import uuid5
 from durun.machine.outcome import DONE, NOT_CERTAIN, NOT_DONE
 from durun.machine.scope import LABEL
+from durun.values import NamedTuple
 
 Json = Any
 

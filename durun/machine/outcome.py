@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import ExpressionError
 from durun.machine.events import CouldNotStart, Ended
 from durun.plan.canonical import State
 from durun.plan.data import read_json
+from durun.values import NamedTuple
 
 Json = Any
 

@@ -9,13 +9,14 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import NotPossible
 from durun.machine import clock, fan, undo
 from durun.machine.draft import Draft
 from durun.machine.events import Rewind
 from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
+from durun.values import NamedTuple
 
 Json = Any
 

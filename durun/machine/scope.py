@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.plan.canonical import Level, Plan
+from durun.values import NamedTuple
 
 Json = Any
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine.events import Answered, CouldNotStart, Ended, Lost
 from durun.machine.model import Effect
 from durun.plan.canonical import Level, Plan
 from durun.plan.digest import canonical_text
 from durun.plan.names import own_error
+from durun.values import NamedTuple
 
 Json = Any
 

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import Refusal
 from durun.machine import clock, timer
@@ -36,6 +36,7 @@ from durun.machine.scope import parts, path_of
 from durun.machine.script import Script, end_of
 from durun.machine.undo import is_undo
 from durun.plan.canonical import Plan
+from durun.values import NamedTuple
 
 Json = Any
 

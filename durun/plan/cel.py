@@ -14,7 +14,7 @@ import json
 import re
 import threading
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from cel_expr_python import cel as _cel
 from cel_expr_python.ext import ext_math, ext_optional, ext_strings
@@ -22,6 +22,7 @@ from cel_expr_python.ext import ext_math, ext_optional, ext_strings
 from durun.plan.cel_data import Unfit, taken
 from durun.plan.cel_syntax import NAMES, Guarded, Read, guarded
 from durun.plan.cel_words import NO_LIST, NO_ORDER, Said, faults, in_our_words, missing_key
+from durun.values import NamedTuple
 
 Json = Any
 LONGEST_WALK = 3000  # items that may go through map or filter: the library is quadratic there

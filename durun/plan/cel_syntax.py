@@ -8,7 +8,8 @@ order). Where the two could read a source differently, this one refuses it. Noth
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from durun.values import NamedTuple
 
 NAMES = ("input", "vars", "output", "error", "states", "item", "index", "visit", "run", "pins", "key", "undo_key", "secrets")
 LONGEST = 16 * 1024  # characters of one expression

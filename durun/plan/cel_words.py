@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import NamedTuple
+
+from durun.values import NamedTuple
 
 FUNCTIONS = re.findall(
     r"\w+",

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import ExpressionError
 from durun.plan.cel_data import DEEPEST, Unfit, fit_number, fit_text, handed
 from durun.plan.cel_syntax import KEPT, NAMES, Path, Read, SyntaxFault
+from durun.values import NamedTuple
 
 Json = Any
 Names = Mapping[str, Json]

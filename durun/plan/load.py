@@ -15,10 +15,11 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import PlanRefused
 from durun.plan.canonical import Plan
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

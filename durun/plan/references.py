@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.plan import fits, http, model, schema
 from durun.plan.canonical import ENDS
 from durun.plan.expressions import SECRET, Hole, Path, Reading, SyntaxFault, inspect, split
 from durun.plan.form import input_of, schema_of, type_of
 from durun.plan.model import nearest
+from durun.values import NamedTuple
 
 Json = Any
 Where = tuple[str | int, ...]

@@ -11,10 +11,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine.scope import ONCE, parts
 from durun.plan.canonical import Level, Plan, State
+from durun.values import NamedTuple
 
 Json = Any
 LONGEST = 80  # characters of a line

@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
 from durun.machine.model import Phase, Position
 from durun.render.document import path_of
 from durun.render.text import moved, plain
+from durun.values import NamedTuple
 
 Json = Any
 Line = list[tuple[str, str]]

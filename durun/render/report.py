@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.render import document as doc
 from durun.render.text import UNDO, can_do, moved, plain
+from durun.values import NamedTuple
 
 Json = Any
 Row = tuple[str, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
@@ -19,6 +19,7 @@ from durun.machine.scope import path_of
 from durun.store import read
 from durun.store.file import VERSION, File, failing, rows, statements
 from durun.store.runs import Reading, Store
+from durun.values import NamedTuple
 
 Json = Any
 Found = Iterator[tuple[str | None, str]]  # (id of the run, what is so)

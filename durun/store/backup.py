@@ -15,7 +15,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import apsw
 
@@ -23,6 +22,7 @@ from durun.errors import Held, NotPossible, StoreUnusable
 from durun.store import origin
 from durun.store.file import APPLICATION, File, failing, look_at_header, rows
 from durun.store.runs import who_holds
+from durun.values import NamedTuple
 
 
 class Restored(NamedTuple):

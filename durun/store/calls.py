@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
@@ -21,6 +21,7 @@ from durun.plan.digest import canonical_text
 from durun.store import onces
 from durun.store.file import File, rows
 from durun.store.read import place_of
+from durun.values import NamedTuple
 
 Json = Any
 

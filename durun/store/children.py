@@ -11,13 +11,14 @@ Rules:
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import NoSuchRun
 from durun.machine.scope import child as inside
 from durun.machine.scope import parts, path_of, without_once
 from durun.store.file import File, rows
 from durun.store.read import ENDED, Summary, place_of
+from durun.values import NamedTuple
 
 Json = Any
 BEGUN = "SELECT run, no, at, scope, state, visit, data FROM history WHERE kind = 'child_begun'"

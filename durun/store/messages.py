@@ -8,7 +8,7 @@ They touch rows of messages, effects and undos, never a position, so they clash 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
@@ -18,6 +18,7 @@ from durun.machine.model import Effect, Message, Move
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
 from durun.store.read import OVER
+from durun.values import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

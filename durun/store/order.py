@@ -8,10 +8,11 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.machine.scope import child, parts, path_of, without_once
 from durun.store.file import File, rows
+from durun.values import NamedTuple
 
 Json = Any
 

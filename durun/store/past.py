@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from durun.errors import NotPossible
 from durun.machine import rewind
@@ -14,6 +14,7 @@ from durun.plan.units import show_moment
 from durun.store import read
 from durun.store.file import rows
 from durun.store.runs import Store, value_of
+from durun.values import NamedTuple
 
 Json = Any
 MAY_HAVE_HAPPENED = ("done", "not_certain", "in_doubt")

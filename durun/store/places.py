@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
@@ -19,6 +19,7 @@ from durun.machine.limits import Limit, Places, Room
 from durun.machine.model import Shares
 from durun.machine.timer import remaining
 from durun.store.file import File, rows
+from durun.values import NamedTuple
 
 Json = Any
 Ticket = tuple[int, str, int]  # run, scope, since

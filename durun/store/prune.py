@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from durun.store.file import File, failing, rows
 from durun.store.read import UNDELIVERED
+from durun.values import NamedTuple
 
 AT_ONCE = 100  # runs in one transaction, so that nobody waits long for it
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import apsw
 
@@ -36,6 +36,7 @@ from durun.machine.model import (
 from durun.plan.digest import canonical_text
 from durun.store import messages, onces, order, read
 from durun.store.file import File, failing, rows
+from durun.values import NamedTuple
 
 Json = Any
 
