@@ -47,6 +47,7 @@ CHUNK = 65536  # bytes of the journal reserved at a time
 PER_JOB = 4096  # bytes that must be there for each live command
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 READ = 1 << 16
+READY = 8  # files of a kind that are kept ready for a command
 MOMENT = 0.02  # s between looks at what gives no sign when it changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OURS = ("its output", "its stdin", "its notes")  # what we make for a command: that it cannot be made is no fault of the command
@@ -73,6 +74,10 @@ class Job:
         self.next_step: float | None = None
         self.status: int | None = None  # of the leader, once it is dead
 
+    def is_timed(self) -> bool:
+        """Whether there is something to look at though no command has died."""
+        return self.deadline is not None or self.silence is not None or bool(self.stopped) or self.status is not None
+
 
 class File:
     """An output file, kept open here to look at its size and at who else has it."""
@@ -80,6 +85,7 @@ class File:
     def __init__(self, name: str) -> None:
         self.name = name
         self.fd = posix.open(name, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o600)
+        self.ready: int | None = None  # what the next command inherits, opened ahead
 
     def size(self) -> int:
         return posix.fstat(self.fd).st_size
@@ -95,6 +101,8 @@ class File:
 
     def alone(self) -> bool:
         """Whether nobody else has it open, also not anew through /dev/stdout. Only Linux can say that: a lease is given."""
+        if self.ready is not None:
+            return True  # it was, and what was opened ahead was given to nobody
         try:
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -106,9 +114,29 @@ class File:
 
     def for_command(self) -> int:
         """A description of its own, locked shared, that the command inherits and whoever it leaves behind keeps."""
+        if self.ready is not None:
+            fd, self.ready = self.ready, None
+            return fd
         fd = posix.open(self.name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_SH)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        except OSError:
+            posix.close(fd)
+            raise
         return fd
+
+    def make_ready(self) -> None:
+        """While nobody waits for it. What cannot be opened now is tried again when it is needed, and told then."""
+        try:
+            self.ready = self.for_command()
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        posix.close(self.fd)
+        if self.ready is not None:
+            posix.close(self.ready)
+            self.ready = None
 
 
 class Journal:
@@ -195,9 +223,11 @@ class Keeper:
             if not self.orphan and bool(self.outgoing) != writing:
                 writing = not writing
                 poll.modify(SOCKET, select.POLLIN | (select.POLLOUT if writing else 0))
+            died = False
             for fd, what in poll.poll(self.patience()):
                 if fd == read:
                     posix.read(read, READ)
+                    died = True  # one of the commands at least
                     continue
                 if what & select.POLLOUT:
                     self.flush()
@@ -207,7 +237,8 @@ class Keeper:
                         poll.unregister(SOCKET)
             now = time.monotonic()
             for job in list(self.jobs.values()):
-                self.look(job, now)
+                if died or job.is_timed():
+                    self.look(job, now)
             waiting, self.waiting = self.waiting, []
             for request in waiting:
                 self.begin(request)
@@ -237,8 +268,9 @@ class Keeper:
 
     def hear(self) -> None:
         while not self.orphan:
+            most = READ * 16 if self.incoming else READ  # to make room for more costs more than to read what is mostly there
             try:
-                data = posix.read(SOCKET, READ * 16)
+                data = posix.read(SOCKET, most)
             except BlockingIOError:
                 break
             except OSError as e:
@@ -249,7 +281,7 @@ class Keeper:
                 data = b""
             self.orphan = not data
             self.incoming += data
-            if 0 < len(data) < READ * 16:  # that was all; what comes now is told by the next look
+            if 0 < len(data) < most:  # that was all; what comes now is told by the next look
                 break
         while len(self.incoming) >= 4:
             length = int.from_bytes(self.incoming[:4], "big")
@@ -326,17 +358,22 @@ class Keeper:
             files.append(self.take("out", request["capture"]))
             files.append(self.take("err", False))
             what = "its stdin"
-            opened.append(self.stdin(request["stdin"]))
+            stdin = self.null
+            if request["stdin"] is not None:
+                stdin = self.stdin(request["stdin"])
+                opened.append(stdin)
             what = "its output"
+            inherited = [stdin]
             for file in files:
-                opened.append(file.for_command())
+                inherited.append(file.for_command())
+                opened.append(inherited[-1])
             what = "environment"
             env = self.environ(request)
             what = "directory"
             posix.chdir(request["cwd"])
             what = "program"
             words = [word.encode("utf-8", "surrogateescape") for word in request["argv"]]
-            actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(opened)]
+            actions = [(posix.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(inherited)]
             program = find(words[0] if words else b"", env)
             what = "its notes"
             self.journal.note("about", token, files[0].name, files[1].name, "%d.alive" % request["n"])
@@ -353,7 +390,7 @@ class Keeper:
             posix.fchdir(self.here)
             if token not in self.jobs:
                 for file in files:
-                    self.give_back(file)
+                    self.give_back(file, file.alone())
         self.journal.note_if_it_can_be("begun", token, pid, before, clock(), time.monotonic())
         if "stop" in request:
             self.go_on_to_stop(self.jobs[token], *request["stop"])
@@ -405,23 +442,24 @@ class Keeper:
         for kind, spare in self.spare.items():
             if spare is None:
                 try:
-                    self.spare[kind] = self.make(kind)
+                    self.spare[kind] = spare = self.make(kind)
                 except OSError:  # the disk is full, or fails: who needs one will find out
                     return
+                spare.make_ready()
 
-    def give_back(self, file: File) -> None:
+    def give_back(self, file: File, alone: bool) -> None:
         """An output file that stayed empty and that nobody has any more is used again: making files is what costs."""
         kind = file.name.rpartition(".")[2]
-        if file.size() == 0 and file.alone():
+        if alone and file.size() == 0:
+            if len(self.pool[kind]) < READY and file.ready is None:
+                file.make_ready()
             self.pool[kind].append(file)
         else:
-            posix.close(file.fd)
+            file.close()
             self.spare.setdefault(kind, None)
 
-    def stdin(self, data: bytes | None) -> int:
+    def stdin(self, data: bytes) -> int:
         """A file without a name: a pipe would hang where it is longer than the pipe and not read."""
-        if data is None:
-            return posix.dup(self.null)
         fd = posix.open("stdin", posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o600)
         try:
             posix.unlink("stdin")
@@ -489,9 +527,9 @@ class Keeper:
         del self.jobs[job.token]
         out, err = job.files
         sizes = out.size(), err.size()
-        for file in job.files:
-            if file.held():
-                left = left + [pid for pid in holders(file.fd) if pid not in left]
+        alone = out.alone(), err.alone()
+        for file in (file for file, nobody in zip(job.files, alone, strict=True) if not nobody and file.held()):
+            left = left + [pid for pid in holders(file.fd) if pid not in left]
         crc = sum_of(out.fd) if job.request["capture"] and sizes[0] else 0
         said = self.journal.note_if_it_can_be(
             "ended", job.token, job.status, job.stopped, ",".join(map(str, sorted(left)[:20])),
@@ -501,8 +539,8 @@ class Keeper:
             int(time.monotonic() * 1000),
         )  # fmt: skip
         self.answer(said)
-        for file in job.files:
-            self.give_back(file)
+        for file, nobody in zip(job.files, alone, strict=True):
+            self.give_back(file, nobody)
 
     def little_room(self) -> bool:
         """Whether the disk of the logs is full, or nearly: why a command failed may then be lost with what it could not print."""
@@ -517,7 +555,7 @@ class Keeper:
         unused = [*self.pool["out"], *self.pool["err"], *(file for file in self.spare.values() if file is not None)]
         self.pool, self.spare = {"out": [], "err": []}, {}
         for file in unused:
-            posix.close(file.fd)
+            file.close()
             try:
                 posix.unlink(file.name)
             except OSError:
