@@ -470,8 +470,10 @@ def _drop_unless_referred(at: Checkpoint, no: int | None) -> None:
     effect = at.effects.get(no) if no is not None else None
     if effect is None:
         return
-    for scope in (effect.scope, undo(path_of(effect.scope, effect.state))):
-        p = at.positions.get(scope)
-        if p is not None and effect.no in (p.effect, p.asking):
-            return
+    p = at.positions.get(effect.scope)
+    if p is not None and no in (p.effect, p.asking):
+        return
+    p = at.positions.get(undo(path_of(effect.scope, effect.state)))
+    if p is not None and no in (p.effect, p.asking):
+        return
     del at.effects[effect.no]

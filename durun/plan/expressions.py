@@ -19,6 +19,7 @@ from typing import Any
 from durun.errors import ExpressionError
 from durun.plan.cel_data import DEEPEST, Unfit, fit_number, fit_text, handed
 from durun.plan.cel_syntax import KEPT, NAMES, Path, Read, SyntaxFault
+from durun.plan.counted import counting
 from durun.values import NamedTuple
 
 Json = Any
@@ -315,9 +316,13 @@ class Program:
         self._compiled, self._cel, self._paths = compiled, cel, read.paths
         self._picks = _picks(read.paths)
         self._blind = BLIND.search(source) is not None
+        self._counting = counting(source)
 
     def value(self, names: Names) -> Json:
         """Raises Unfit."""
+        counted = self._counting.value(names, OBJECTS) if self._counting is not None else None
+        if counted is not None:
+            return counted
         data, large = handed(_picked(names, self._picks))
         if large and self._blind:
             raise Unfit("an integer has more than 64 bits")
