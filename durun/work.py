@@ -97,6 +97,7 @@ class Work:
         self._signed: int | None = None
         self._vain = 0
         self.moved = 0
+        self.idle = True  # nothing was taken up yet
         self._once = False
 
     # --- the loop ---
@@ -335,6 +336,7 @@ class Work:
         engine.begin_driving()
 
     def _slot(self, no: int, pinned: Pinned, run: Run) -> Slot:
+        self.idle = False
         plans = self._plan(pinned, run.id)
         deliverer = Deliverer(self.commands, no, pinned, self.store.file.path, new_place, self.world.boot)
         with_files(deliverer, self.store.file)

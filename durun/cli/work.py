@@ -57,6 +57,8 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
                 stop = "Ctrl-C" if on_terminal(sys.stderr) else "TERM"
                 say(f"working on {file.path}, {concurrency} runs at once at most; {stop} ends it, and what is under way goes on")
             w.run(once=once)
+            if once and w.idle and not quiet and not signals.told:
+                say(f"nothing of {file.path} can be done now")
     finally:
         w.close()
     if json:
