@@ -117,7 +117,8 @@ def waiting_for(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json
     if s.status == "paused" and s.reason == "all":
         found.append(_wanted(s.state, s.status, s.state, "the whole file is held", None, "durun resume --all"))
     elif s.status in ("interrupted", "paused"):
-        found.append(_wanted(s.state, s.status, s.state, f"it is {s.status}", None, f"durun resume {s.id}"))
+        said = "nobody drives it" if s.status == "interrupted" else "it is paused"
+        found.append(_wanted(s.state, s.status, s.state, said, None, f"durun resume {s.id}"))
     return found
 
 

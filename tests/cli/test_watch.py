@@ -97,7 +97,7 @@ def test_a_run_that_nobody_takes_up_is_left_with_the_command_that_goes_on(durun:
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
     said = durun("watch", "r", exit=3).stderr
-    assert said.splitlines()[-2:] == ["run r is interrupted", "  it is interrupted: durun resume r"]
+    assert said.splitlines()[-2:] == ["run r is interrupted", "  nobody drives it: durun resume r"]
 
 
 def test_watching_writes_nothing(durun: Program) -> None:
