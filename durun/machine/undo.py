@@ -383,7 +383,8 @@ def resolve(d: Draft, event: Resolve) -> None:
     asked = (Phase.DOUBT, Phase.LOST, *((Phase.HELD,) if event.how == "undone" else ()))
     if p is not None and not (p.phase in asked and _meant(p, event.state) and event.visit in (None, p.visit)):
         p = None
-    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note)
+    of = list(event.effects) if p is None and event.how == "undone" else None
+    d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note, effects=of)
     if p is None:
         if event.how != "undone" or not event.effects:
             raise NotPossible(

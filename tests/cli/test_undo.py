@@ -112,6 +112,7 @@ def test_a_person_says_that_it_is_undone_and_where_nothing_is_left_the_run_is_co
     assert durun.lines() == [*BOOKED, "drop flight"]
     [resolved] = [e for e in json.loads(durun("history", run, "--json").stdout)["events"] if e["kind"] == "resolved"]
     assert (resolved["how"], resolved["note"]) == ("undone", "by telephone")
+    assert resolved["effects"] == [u["effect"] for u in doc["undo"] if u["path"] == "hotel"]
 
 
 def test_of_several_that_could_not_be_undone_one_is_named(durun: Program) -> None:
