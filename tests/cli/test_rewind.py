@@ -96,8 +96,9 @@ def test_a_run_may_go_back_more_than_once_and_its_data_is_that_of_then(durun: Pr
 
 def test_what_waited_to_begin_when_it_goes_back_never_will(durun: Program) -> None:
     id = begun(durun)
+    assert f"durun approve {id} ask --data JSON | " in durun("rewind", id, "ask", "--repeat").stderr
     durun("rewind", id, "a", "--repeat")
-    durun("rewind", id, "a", "--repeat")
+    assert f"before a again: durun resume {id}" in durun("rewind", id, "a", "--repeat").stderr
     status = {e["visit"]: e["status"] for e in durun.show(id)["effects"] if e["path"] == "a"}
     assert status == {1: "done", 2: "withdrawn", 3: "waiting"}
     durun("resume", id, exit=3)
