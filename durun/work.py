@@ -99,21 +99,25 @@ class Work:
         self.moved = 0
         self.idle = True  # nothing was taken up yet
         self._once = False
+        self._keep = self._dropped = False  # whether an end may have been heard that is not stored: its note is for whoever goes on
 
     # --- the loop ---
 
     def run(self, *, once: bool) -> None:
         """Works until it is told to stop; with `once`, until nothing is left that could be done now."""
-        self._once = once
+        self._once, self._keep = once, True
+        self._rounds()
+        self._keep = self._dropped
+
+    def _rounds(self) -> None:
         while True:
             self._leave_a_sign()
             full = self._take_up()
             if self.signals.told:
                 return self._end_late()
-            if once and not self.slots and not full:
+            if self._once and not self.slots and not full:
                 return
-            events = self._receive(self._patience())
-            self._turn(events)
+            self._turn(self._receive(self._patience()))
 
     def _end_late(self) -> None:
         """What was ended by a signal while durun itself is told to stop was stopped with it."""
@@ -183,7 +187,7 @@ class Work:
         for (slot, _), engine, became in zip(asked, engines, self.store.commit_all(words, self.world.now()), strict=True):
             if isinstance(became, Refusal | Superseded):
                 self.say(f"{slot.id}: {became}")
-                slot.over = True
+                slot.over = self._dropped = True
                 self._refuse(slot.no)
                 continue
             held, moves = became
@@ -405,7 +409,7 @@ class Work:
         """Lets all go; what is under way stays with its keeper, and its notes stay for whoever goes on."""
         if self._tools is not None:
             self._tools.close()
-        busy = any(slot.deliverer.busy for slot in self.slots.values())
+        keep = self._keep or any(slot.deliverer.busy for slot in self.slots.values())
         self._let_go(list(self.slots.values()), all_=True)
         for commands in [*self._retired, self.commands]:
-            commands.close(keep=busy or commands is not self.commands)
+            commands.close(keep=keep or commands is not self.commands)

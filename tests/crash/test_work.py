@@ -19,6 +19,7 @@ from harness import Died, Driving, Moments, Mortal
 
 from durun.effects.locks import driver_alive
 from durun.engine import Signals, real_world
+from durun.errors import StoreUnusable
 from durun.store import read
 from durun.store.audit import audit
 from durun.store.file import File
@@ -90,6 +91,12 @@ def life(folder: Path, at: int | None, *, keeper: bool) -> list[str]:
         w.file.close()
     except Died:
         w.die(keeper=keeper)
+    ended(folder)
+    return moments.names
+
+
+def ended(folder: Path) -> None:
+    """Whoever works next brings all to their end."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         w = MortalWork(folder, Moments())
@@ -99,7 +106,7 @@ def life(folder: Path, at: int | None, *, keeper: bool) -> list[str]:
         assert not audit(w.file).broken
         w.file.close()
         if done:
-            return moments.names
+            return
     raise AssertionError("they never ended")
 
 
@@ -117,3 +124,40 @@ def test_at_every_moment_all_runs_come_to_their_end_with_one_key_for_each_step(t
         assert set(keys) == wanted and all(len(found) == 1 for found in keys.values()), (at, names[at], lines)
         if not keeper:
             assert set(Counter((run, step) for run, step, _ in lines).values()) == {1}, (at, names[at], lines)
+
+
+class Full:
+    """A store that finds the disk full when it commits several runs for the nth time."""
+
+    def __init__(self, store: Any, nth: int) -> None:
+        self._store, self._left = store, nth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def commit_all(self, *args: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            raise StoreUnusable("the disk is full")
+        return self._store.commit_all(*args)
+
+
+def test_what_a_worker_on_a_full_disk_heard_and_could_not_store_is_found_by_the_next(tmp_path: Path) -> None:
+    nth, met = 0, True
+    while met:
+        nth += 1
+        folder = tmp_path / str(nth)
+        made(folder)
+        w = MortalWork(folder, Moments())
+        w.store = Full(w.store, nth)  # type: ignore[assignment]
+        try:
+            w.run(once=True)
+            met = False
+        except StoreUnusable:
+            pass
+        w.close()
+        w.file.close()
+        ended(folder)
+        steps = Counter(tuple(line.split()[:2]) for line in (folder / "ledger").read_text().splitlines())
+        assert steps == {(f"r{n}", step): 1 for n in range(RUNS) for step in "amb"}, (nth, steps)
+    assert nth > 3
