@@ -182,11 +182,11 @@ class Deliverer:
             "DURUN_DB": self.path,
             **files,
         }
-        stdin = r.get("stdin")
+        stdin = None
         if "stdin_base64" in r:
             stdin = binascii.a2b_base64(r["stdin_base64"])
-        elif stdin is not None:
-            stdin = (stdin if isinstance(stdin, str) else canonical_text(stdin)).encode("utf-8")
+        elif "stdin" in r:  # null too is JSON
+            stdin = (r["stdin"] if isinstance(r["stdin"], str) else canonical_text(r["stdin"])).encode("utf-8")
         cwd = os.path.join(self.pinned.directory, r["cwd"]) if "cwd" in r else self.pinned.directory
         capture = bool(r.get("capture"))
         return Request(token, argv, env, cwd, stdin, r.get("timeout"), r.get("heartbeat"), capture, self._without)

@@ -121,7 +121,7 @@ class Draft:
 
     def items(self, path: str) -> list[Item]:
         """The branches or items of a state, as they were read; `item` has what changed since."""
-        return self.move.fresh.get(path) or self.at.items.get(path, [])
+        return self.move.fresh[path] if path in self.move.fresh else self.at.items.get(path, [])
 
     def effect(self, no: int) -> Effect:
         return self.move.effects.get(no) or self.at.effects[no]
@@ -167,9 +167,16 @@ class Draft:
         self.put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None, due=None, length=None))
         self.todo.append(scope)
 
-    def enclose(self, path: str, items: list[Item]) -> None:
-        """What a state holds from now on; what it held before is taken away."""
-        self.move.fresh[path] = items
+    def enclose(self, position: Position, items: list[Item]) -> None:
+        """What a state holds from now on; what it held before is taken away, and what this move has changed of that."""
+        path, scope, move = scopes.path_of(position.scope, position.state), position.scope, self.move
+        floor = self.position(scopes.parts(scope)[-1].scope).floor if scope else 0
+        if position.visit > floor + 1:
+            move.fresh = {held: found for held, found in move.fresh.items() if not scopes.inside(held, path)}
+            move.states = {key: row for key, row in move.states.items() if not scopes.inside(key[0], path)}
+            move.items = {key: i for key, i in move.items.items() if key[0] != path and not scopes.inside(key[0], path)}
+            move.positions = {inner: p for inner, p in move.positions.items() if not scopes.inside(inner, path)}
+        move.fresh[path] = items
 
     def put_item(self, item: Item) -> None:
         self.move.items[item.path, item.no] = item

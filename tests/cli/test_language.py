@@ -104,3 +104,9 @@ states:
     durun.plan(plan.replace("UNTIL", "4").replace("FOR", "1ms"))
     error = durun.show(durun.start(exit=1))["error"]
     assert error["name"] == "timeout" and "in 1 rounds; the last ended in output_invalid: stdout holds no JSON" in error["message"]
+
+
+def test_a_stdin_of_null_is_json_like_any_other(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: [cat], stdin: '${{ null }}', output: json, next: b}, b: {pass: , next: succeeded}}\n")
+    run = durun.start()
+    assert durun("logs", run).stdout.split()[-1] == "null"

@@ -68,6 +68,21 @@ def test_resume_takes_up_what_did_not_succeed_with_its_key_and_begins_the_rest()
     assert world.at.run.status is Status.SUCCEEDED
 
 
+def test_a_map_entered_again_in_the_move_that_ended_it_knows_nothing_of_the_round_before() -> None:
+    more = {"choice": [{"when": "vars.n < 3", "next": "each"}, {"next": "succeeded"}]}
+    inner = {"items": "[[1, 2, 3], [4, 5, 6], []][vars.n]", "concurrency": 2, "failures": "all", **DO, "output": "${{ item }}"}
+    each = {"map": inner, "assign": {"n": "${{ vars.n + 1 }}"}, "next": "more"}
+    gave = "${{ states.each.items.map(i, i.item) }}"
+    world = World(plan_of({"each": each, "more": more}, vars={"n": 0}, output=gave))
+    for n in (0, 2, 1):
+        world.end(f"each[{n}].do", n)
+    assert [i.item for i in world.at.items["each"]] == [4, 5, 6]
+    assert world.statuses("each") == ["begun", "begun", "not_begun"]
+    for n in (1, 0, 2):
+        world.end(f"each[{n}].do", n)
+    assert (world.at.run.output, list(world.at.positions)) == ([], [""])
+
+
 @pytest.mark.parametrize(
     ("failures", "lost", "ends"), [("50%", 2, "succeeded"), ("40%", 2, "failed"), ("all", 4, "succeeded"), (1, 1, "succeeded")]
 )
