@@ -74,7 +74,7 @@ HELP = {
     "follow": "Go on printing what comes.",
     "answer": "Which of its answers, where there are several of that kind.",
     "data": "What is filled in, as JSON; @FILE and @- read it from there.",
-    "signal data": "The payload, as JSON; @FILE and @- read it from there.",
+    "signal data": "The payload, or beside --error its output, as JSON; @FILE and @- read it from there.",
     "by": "Who says so; recorded as claimed (default: the user's name).",
     "digest": "Only if what is asked has this digest, as `show` prints it.",
     "resume": "Drive the run on here, and exit by it.",

@@ -55,8 +55,6 @@ def signal(
         raise Usage("--alive brings nothing but a sign of life: leave the rest out")
     if error is None and message:
         raise Usage("--message goes with --error")
-    if error is not None and data is not None:
-        raise Usage("--error and --data do not go together: a wait ends with the one or the other")
     if error is not None and (problem := own_error(error)):
         raise Usage(f"--error: {error!a} {problem}")
     who = _by(by)

@@ -4,7 +4,7 @@ Rules:
 - first in, first out by name; a wait takes the first whose payload fits its schema, the others stay for another wait
 - a payload that fits no wait of its name in the whole plan, and a name that none waits for, are refused to the sender
 - one that is sent to a child goes to a wait of that child which stands; it is not kept, for another wait might take it
-- a signal may bring an error, which the wait then ends with
+- a signal may bring an error, which the wait then ends with; a payload beside it is the `output` of that
 - a wait has one timer for two ends: its whole time, and the longest silence; `beyond` is what is left of the first after it
 - what nobody took is named when the run ends
 """
@@ -78,7 +78,7 @@ def _take(d: Draft, p: Position, sent: Sent) -> str | None:
     p = d.put(timer.without(p))
     if sent.error is None:
         return walk.leave(d, p, None, output=sent.payload)
-    return walk.after_error(d, p, walk.error_of(p, sent.error, sent.message), None)
+    return walk.after_error(d, p, walk.error_of(p, sent.error, sent.message, output=sent.payload), None)
 
 
 def over(d: Draft, p: Position) -> None:

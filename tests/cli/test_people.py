@@ -222,13 +222,21 @@ def test_a_signal_is_held_to_the_schema_and_the_names_of_the_plan(durun: Program
     for exit, args in (
         (7, ("go",)), (7, ("go", "--data", '{"n": "x"}')), (2, ("go", "--data", "{")), (10, ("gone", "--data", '{"n": 1}')),
         (10, ("go", "--alive")), (2, ("go", "--error", "timeout")), (2, ("go", "--error", "in doubt")), (2, ("go", "--message", "x")),
-        (2, ("go", "--alive", "--data", "1")), (2, ("go", "--error", "mine", "--data", "1")), (7, ("go", "--data", "@nowhere")),
+        (2, ("go", "--alive", "--data", "1")), (2, ("go", "--error", "mine", "--data", "{")), (7, ("go", "--data", "@nowhere")),
     ):  # fmt: skip
         durun("signal", "r", *args, exit=exit)
     assert durun("history", "r").stdout == before, "what is refused leaves no trace"
     durun("signal", "r", "go", "--data", '{"n": 1}')
     assert json.loads(durun("output", "r").stdout) == {"n": 1}
     assert "has ended" in durun("signal", "r", "go", "--data", '{"n": 1}', exit=10).stderr
+
+
+def test_bad_news_may_bring_data_of_any_shape(durun: Program) -> None:
+    durun.plan(WORD)
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    durun("signal", "r", "go", "--error", "Declined", "--message", "not today", "--data", '{"code": 7}')
+    error = durun.show("r")["error"]
+    assert (error["name"], error["message"], error["output"]) == ("Declined", "not today", {"code": 7})
 
 
 def test_a_repeat_with_the_same_mark_is_dropped_and_says_so(durun: Program) -> None:
