@@ -153,6 +153,7 @@ class Engine:
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self.lingers = False  # a once that is to be undone lives
         self._seen = -1
+        self._ahead: Checkpoint | None = None  # how it stands once what several events have led to is committed
         self._stopping = ""
         self._leave_by = 0.0
         self.stuck = STUCK
@@ -188,8 +189,12 @@ class Engine:
         self._took(moves)
 
     def _took(self, moves: list[Move]) -> None:
-        for move in moves:
-            apply(self.at, move)
+        if moves and self._ahead is not None:
+            self.at = self._ahead
+        else:
+            for move in moves:
+                apply(self.at, move)
+        self._ahead = None
         try:
             self.perform(*moves)
         finally:  # while what was to begin is being begun
@@ -197,7 +202,7 @@ class Engine:
                 self.watch(self.at, move)
 
     def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
-        at, moves = self.at, []
+        at, moves, self._ahead = self.at, [], None
         if self.turns is not None:
             moment = moment._replace(places=self.turns.look(self.at, moment))
         words = [note for note in notes if note.kind in WORDS]
@@ -215,6 +220,7 @@ class Engine:
             else:
                 continue
             if at is not self.at:
+                self._ahead = at
                 if self.turns is not None:
                     moment = self.turns.after(moment, moves[-1])
                 apply(at, moves[-1])

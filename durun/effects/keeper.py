@@ -47,7 +47,6 @@ CHUNK = 65536  # bytes of the journal reserved at a time
 PER_JOB = 4096  # bytes that must be there for each live command
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 READ = 1 << 16
-READY = 8  # files of a kind that are kept ready for a command
 MOMENT = 0.02  # s between looks at what gives no sign when it changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OURS = ("its output", "its stdin", "its notes")  # what we make for a command: that it cannot be made is no fault of the command
@@ -85,7 +84,6 @@ class File:
     def __init__(self, name: str) -> None:
         self.name = name
         self.fd = posix.open(name, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o600)
-        self.ready: int | None = None  # what the next command inherits, opened ahead
 
     def size(self) -> int:
         return posix.fstat(self.fd).st_size
@@ -101,8 +99,6 @@ class File:
 
     def alone(self) -> bool:
         """Whether nobody else has it open, also not anew through /dev/stdout. Only Linux can say that: a lease is given."""
-        if self.ready is not None:
-            return True  # it was, and what was opened ahead was given to nobody
         try:
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(self.fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -113,30 +109,13 @@ class File:
         return True
 
     def for_command(self) -> int:
-        """A description of its own, locked shared, that the command inherits and whoever it leaves behind keeps."""
-        if self.ready is not None:
-            fd, self.ready = self.ready, None
-            return fd
+        """A description of its own, locked shared, that the command inherits and whoever it leaves behind keeps.
+
+        Opened just before the spawn: what is open longer is for a moment held by every other command that is begun meanwhile.
+        """
         fd = posix.open(self.name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-        except OSError:
-            posix.close(fd)
-            raise
+        fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
-
-    def make_ready(self) -> None:
-        """While nobody waits for it. What cannot be opened now is tried again when it is needed, and told then."""
-        try:
-            self.ready = self.for_command()
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        posix.close(self.fd)
-        if self.ready is not None:
-            posix.close(self.ready)
-            self.ready = None
 
 
 class Journal:
@@ -442,20 +421,17 @@ class Keeper:
         for kind, spare in self.spare.items():
             if spare is None:
                 try:
-                    self.spare[kind] = spare = self.make(kind)
+                    self.spare[kind] = self.make(kind)
                 except OSError:  # the disk is full, or fails: who needs one will find out
                     return
-                spare.make_ready()
 
     def give_back(self, file: File, alone: bool) -> None:
         """An output file that stayed empty and that nobody has any more is used again: making files is what costs."""
         kind = file.name.rpartition(".")[2]
         if alone and file.size() == 0:
-            if len(self.pool[kind]) < READY and file.ready is None:
-                file.make_ready()
             self.pool[kind].append(file)
         else:
-            file.close()
+            posix.close(file.fd)
             self.spare.setdefault(kind, None)
 
     def stdin(self, data: bytes) -> int:
@@ -555,7 +531,7 @@ class Keeper:
         unused = [*self.pool["out"], *self.pool["err"], *(file for file in self.spare.values() if file is not None)]
         self.pool, self.spare = {"out": [], "err": []}, {}
         for file in unused:
-            file.close()
+            posix.close(file.fd)
             try:
                 posix.unlink(file.name)
             except OSError:

@@ -92,6 +92,13 @@ class Draft:
         kept = [p for scope, p in self.at.active.items() if scope not in changed and not taken_away(self.move, scope)]
         return kept + [p for p in changed.values() if p is not None and is_active(p)]
 
+    def delayed(self) -> list[Position]:
+        """The positions whose effect waits to begin."""
+        changed = self.move.positions
+        stood = [p for scope, p in self.at.active.items() if p.phase is Phase.DELAYED and scope not in changed]
+        kept = [p for p in stood if not taken_away(self.move, p.scope)]
+        return kept + [p for p in changed.values() if p is not None and p.phase is Phase.DELAYED]
+
     def stands(self, position: Position) -> bool:
         """Whether all that is around a position still stands where it holds it. What did not succeed inside a state that the run
         has left stays until that state is entered anew, and is nobody's."""
@@ -431,9 +438,12 @@ def holders(positions: Iterable[Position]) -> Holders:
 
 def count(found: Holders, scope: str, p: Position | None) -> None:
     """Keeps the holders true where a position changes; None where it has gone."""
+    held = p is not None and holds(p)
     for part in scopes.parts(scope):
-        inside = found.setdefault(part.path, {})
-        if p is not None and holds(p):
+        inside = found.get(part.path)
+        if inside is None:
+            inside = found[part.path] = {}
+        if held:
             inside.setdefault(part.inner, set()).add(scope)
         elif part.inner in inside:
             inside[part.inner].discard(scope)

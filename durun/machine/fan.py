@@ -113,11 +113,12 @@ def split(path: str) -> tuple[str, str]:
 
 def _taken(d: Draft, path: str) -> int:
     """Places that are held, or owed to an effect that waits for one."""
-    held = {inner for inner, at in d.holders().get(path, {}).items() if at}
-    for p in d.active():
-        if p.phase is Phase.DELAYED and p.length is None and scope.inside(p.scope, path):
-            held.add(next(part.inner for part in scope.parts(p.scope) if part.path == path))
-    return len(held)
+    held = d.holders().get(path, {})
+    owed = set()
+    for p in d.delayed():
+        if p.length is None and scope.inside(p.scope, path):
+            owed.add(next(part.inner for part in scope.parts(p.scope) if part.path == path))
+    return len(held) + len(owed - held.keys())
 
 
 def refill(d: Draft) -> None:

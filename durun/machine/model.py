@@ -449,7 +449,11 @@ def _take_away(at: Checkpoint, move: Move) -> None:
 def taken_away(move: Move, scope: str) -> bool:
     """Whether what was stored of a scope is taken away by this move."""
     fresh, gone = move.fresh, move.gone
-    return bool(fresh or gone) and any(part.inner in gone or part.path in fresh for part in parts(scope))
+    if fresh or gone:
+        for part in parts(scope):
+            if part.inner in gone or part.path in fresh:
+                return True
+    return False
 
 
 def _place(at: Checkpoint, scope: str, position: Position | None) -> None:

@@ -38,11 +38,7 @@ class Part(NamedTuple):
     kind: str  # branch | item | child | undo | once (the undo of one)
     name: str
     inner: str  # the scope it leads to
-
-    @property
-    def path(self) -> str:
-        """Where the state stands that holds this branch, item or child."""
-        return path_of(self.scope, self.state)
+    path: str  # where the state stands that holds this branch, item or child
 
 
 def some(paths: list[str]) -> str:
@@ -97,10 +93,11 @@ def parts(scope: str) -> tuple[Part, ...]:
         state, label, once, into, name = read.groups()
         inner = scope[: read.end()].removesuffix(".")
         if once is not None:
-            found.append(Part(outer, f"{state}{ONCE}{once}", "once", "", scope))
+            name = f"{state}{ONCE}{once}"
+            found.append(Part(outer, name, "once", "", scope, path_of(outer, name)))
             break
         kind = "item" if label is not None else {"/": "child", "~": "undo"}.get(into, "branch")
-        found.append(Part(outer, state, kind, label if label is not None else name or "", inner))
+        found.append(Part(outer, state, kind, label if label is not None else name or "", inner, path_of(outer, state)))
         at, outer = read.end(), inner
     return tuple(found)
 
