@@ -45,6 +45,7 @@ HELP = {
     "failed_items": "Take up the failed items of a run that succeeded without them; a state may be named behind it.",
     "after_restore": "Go on with what was in flight in a backup or a copy: what may have happened since is then in doubt.",
     "older_than": "Only what ended so long ago (90d, 12h).",
+    "shrink": "Give what is free in the database back to the disk, also where that takes long: nobody can write meanwhile.",
     "forget_id": "Forget the ids given with --id, too: given again they begin a new run.",
     "off": "New runs may begin again.",
     "accept_drift": "Go on with what the pinned tools say of themselves now; who says so is recorded.",

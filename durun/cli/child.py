@@ -58,7 +58,7 @@ def lines(file: File, of: read.Summary) -> list[dict[str, Json]]:
 
 def _seen(file: File, child: Child, alive: Any) -> tuple[read.Summary, Json, read.Summary, Json]:
     """What is known of the run that called it, and of it."""
-    of, d = read.summary(file, child.run, alive), read.details(file, child.run)
+    of, d = read.summary(file, child.run, alive), read.details(file, child.run, None)
     d["effects"] = read.effects(file, child.run, 1 << 40, children.bounds(child))
     s, own = children.seen(child, children.history(file, child), of, d)
     own["effects"] = own["effects"][-MANY:]

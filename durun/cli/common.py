@@ -67,13 +67,13 @@ def last_sign_in(path: str) -> Any:
     return lambda place: last_sign(folder, place)
 
 
-def document(file: File, no: int, at: int | None = None) -> dict[str, Json]:
-    """A run as `show --json` has it: now, or as far as it was decided `at` a time."""
+def document(file: File, no: int, at: int | None = None, many: int = read.MANY) -> dict[str, Json]:
+    """A run as `show --json` has it: now, or as far as it was decided `at` a time; with so many undos at most."""
     from durun.render import document
 
     alive = alive_in(file.path)
     summary = read.summary(file, no, alive)
-    details = read.details(file, no)
+    details = read.details(file, no, many)
     look_at_onces(file, no, details["effects"])
     driven = summary.driver is not None and bool(alive(summary.driver))
     doc = document.run(summary, details, now() if at is None else at, alive=driven)

@@ -69,7 +69,7 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
 
 def _asked_since(file: File, no: int, seen: int) -> bool:
     """Whether the run is being cancelled, or a cancel was accepted after that row of the history."""
-    return bool(read.details(file, no)["cancel"]) or any(e["kind"] == "cancel_asked" for e in read.history(file, no, seen))
+    return read.is_cancelled(file, no) or any(read.history(file, no, seen, ("cancel_asked",)))
 
 
 def _is_through(file: File, no: int, noted: bool, seen: int) -> bool:
@@ -342,8 +342,8 @@ def judged(store: Store, no: int, event: Happening) -> None:
 
 def refused_since(file: File, no: int, seen: int, asked: str) -> None:
     """Raises NotPossible where a driver refused what it was asked after that row of the history."""
-    for e in read.history(file, no, seen):
-        if e["kind"] == "refused" and e["data"].get("asked") == asked:
+    for e in read.history(file, no, seen, ("refused",)):
+        if e["data"].get("asked") == asked:
             raise NotPossible(e["data"]["why"])
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from durun.cli.reader import say
@@ -122,7 +122,7 @@ class Live:
                 say(line)
 
 
-def of_driver(engine: Engine, before: list[dict[str, Any]], folder: str) -> Live:
+def of_driver(engine: Engine, before: Iterable[dict[str, Any]], folder: str) -> Live:
     """The view of the run this process drives: all from its own checkpoint, and the ends of the logs."""
     story, tails = Story(), Tails(folder)
     for e in before:

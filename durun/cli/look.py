@@ -7,19 +7,21 @@ import sys
 import time
 
 from durun.cli.common import alive_in, columns_of, document, exit_of, mask_of, now, on_terminal, opened
-from durun.cli.reader import say
+from durun.cli.reader import in_pieces, say
 from durun.errors import NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from durun.store.children import Child
 
     Json = Any
 
+ATTEMPTS = ("attempt_ended",)
 STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
     "compensated",
@@ -136,12 +138,14 @@ def _summary(file: File, no: int, child: Child | None, alive: Any) -> read.Summa
     return part.summary(file, child, alive)
 
 
-def _history(file: File, no: int, child: Child | None, after: int = 0) -> list[dict[str, Json]]:
+def _history(
+    file: File, no: int, child: Child | None, after: int = 0, kinds: tuple[str, ...] = ()
+) -> Iterable[dict[str, Json]]:  # fmt: skip
     if child is None:
-        return read.history(file, no, after)
+        return read.history(file, no, after, kinds)
     from durun.store import children
 
-    return children.history(file, child, after)
+    return [e for e in children.history(file, child, after) if not kinds or e["kind"] in kinds]
 
 
 def _changes(file: File, no: int, doc: dict[str, Json]) -> str:
@@ -182,18 +186,19 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
     file = opened(db, brief=not follow)
     no, child = read.run_or_child(file, run)
     mask = mask_of(file, no)
-    found, after = [mask.tree(doc.event(e)) for e in _history(file, no, child)], 0
     if json:
-        _json({"run": _summary(file, no, child, alive_in(file.path)).id, "events": found})
+        events = (mask.tree(doc.event(e)) for e in _history(file, no, child))
+        in_pieces({"run": _summary(file, no, child, alive_in(file.path)).id, "events": events})
         return 0
+    after = 0
     while True:
-        for e in found:
-            print(text.event(e), flush=follow)
-        after = found[-1]["no"] if found else after
-        if not follow or _summary(file, no, child, alive_in(file.path)).status in read.ENDED:
+        ended = not follow or _summary(file, no, child, alive_in(file.path)).status in read.ENDED  # asked first
+        for e in _history(file, no, child, after):
+            print(text.event(mask.tree(doc.event(e))), flush=follow)
+            after = e["no"]
+        if ended:
             return 0
         time.sleep(0.2)
-        found = [mask.tree(doc.event(e)) for e in _history(file, no, child, after)]
 
 
 def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
@@ -212,10 +217,12 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     after, alive = 0, alive_in(file.path)
     while True:
         ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
-        attempts = _history(file, no, child, after)
-        after = attempts[-1]["no"] if attempts else after
+        for e in _history(file, no, child, after, ATTEMPTS):
+            after = e["no"]
+            for path in _written(e, state):
+                shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
         sent = [path for of in _sent(file, no, child, state) for path in (of["out"], of["err"]) if path]
-        for path in [*_written(attempts, state), *sent, *_live(file, no, child, state)]:
+        for path in [*sent, *_live(file, no, child, state)]:
             shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
         if not follow or ended:
             break
@@ -248,9 +255,9 @@ def _refuse_unknown(file: File, no: int, child: Child | None, state: str) -> Non
     raise NotPossible(f"run {id} has no state {state!r}; it has {some(list(plan['states']))}")
 
 
-def _written(events: list[dict[str, Any]], state: str | None) -> list[str]:
-    """The files of attempts that have ended, in order."""
-    return [e["data"][word] for e in events if _of(e, state) for word in ("out", "err") if word in e["data"]]
+def _written(event: dict[str, Any], state: str | None) -> list[str]:
+    """The files of an attempt that has ended, in order."""
+    return [event["data"][word] for word in ("out", "err") if word in event["data"] and _of(event, state)]
 
 
 def _sent(file: File, no: int, child: Child | None, state: str | None) -> list[dict[str, Any]]:
@@ -262,7 +269,7 @@ def _sent(file: File, no: int, child: Child | None, state: str | None) -> list[d
 
 
 def _of(event: dict[str, Any], state: str | None) -> bool:
-    return event["kind"] == "attempt_ended" and _meant(state, event["scope"], event["state"])
+    return _meant(state, event["scope"], event["state"])
 
 
 def _meant(wanted: str | None, scope: str, state: str) -> bool:
@@ -278,7 +285,7 @@ def _meant(wanted: str | None, scope: str, state: str) -> bool:
 def _logs_document(file: File, no: int, child: Child | None, state: str | None) -> int:
     from durun.render.document import path_of
 
-    ended = [e for e in _history(file, no, child) if _of(e, state)]
+    ended = [e for e in _history(file, no, child, 0, ATTEMPTS) if _of(e, state)]
     found = [{**e, **{word: e["data"].get(word) for word in ("out", "err")}} for e in ended] + _sent(file, no, child, state)
     if state is not None and not found:
         _refuse_unknown(file, no, child, state)

@@ -21,8 +21,9 @@ WHY = {
 
 
 def db_prune(
-    run: str | None = None, *, older_than: str | None = None, forget_id: bool = False, json: bool = False, db: str | None = None
-) -> int:
+    run: str | None = None, *, older_than: str | None = None, forget_id: bool = False, shrink: bool = False, json: bool = False,
+    db: str | None = None,
+) -> int:  # fmt: skip
     """Take away runs that have ended with nothing owed, with their logs and their history; of an id given with --id it is kept
     how it ended."""
     from durun.plan.units import duration
@@ -42,7 +43,7 @@ def db_prune(
             out_json({"path": file.path, "pruned": [], "forgotten": 1})
         say(f"run {run} was pruned before: its id is forgotten now, and begins a new run when it is given again")
         return 0
-    found = prune(file, alive, at, only=only, before=at - age + 1, forget=forget_id)
+    found = prune(file, alive, at, only=only, before=at - age + 1, forget=forget_id, shrink=shrink)
     sweep(file.folder, known(file))
     if json:
         out_json(
@@ -84,7 +85,8 @@ def _say(file: File, found: Any) -> None:
         if before > after:
             say(f"the database gave back {_kib(before - after)}: it has {_kib(after)}")
         elif found.ids and not found.shrunk:
-            say("a driver lives, or the disk is full: what is free in the database is used again, and given back by a later prune")
+            say(f"{_kib(found.free)} are free in the database, and are used again by what comes; a later prune gives them back")
+            say("  where no driver lives; of a large one only `durun db prune --shrink` does, and nobody can write meanwhile")
     for why, ids in found.kept.items():
         many = f" and {len(ids) - 5} more" if len(ids) > 5 else ""
         what = {"owed": "owe undos (`durun show RUN`)", "undelivered": "have something undelivered (`durun outbox ls`)"}[why]

@@ -226,6 +226,23 @@ def out_json(document: Any) -> None:
     out(json.dumps(document, ensure_ascii=False))
 
 
+def in_pieces(document: dict[str, Any]) -> None:
+    """The same, where some of its lists are as long as what they tell of: they are given one by one, and no list is ever whole."""
+    import json
+
+    write = sys.stdout.write
+    for n, (name, value) in enumerate(document.items()):
+        write(f"{', ' if n else '{'}{json.dumps(name)}: ")
+        if not hasattr(value, "__next__"):
+            write(json.dumps(value, ensure_ascii=False))
+            continue
+        write("[")
+        for k, one in enumerate(value):
+            write(f"{', ' if k else ''}{json.dumps(one, ensure_ascii=False)}")
+        write("]")
+    write("}\n")
+
+
 def say(text: str) -> None:
     """A line on stderr, for people."""
     try:

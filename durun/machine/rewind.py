@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from durun.errors import NotPossible
@@ -29,21 +30,34 @@ class Then(NamedTuple):
     ended: dict[str, Json]  # state -> {visit, effect, error, answer} as it had ended last, and was not entered anew since
 
 
-def entered(history: list[Json], state: str) -> Json:
-    """The row with which the run itself last entered a state; None where it never has."""
-    rows = (e for e in reversed(history) if e["kind"] == "entered" and e["scope"] == "" and e["state"] == state)
-    return next(rows, None)
+FOLDED = ("started", "entered", "answered", "left", "caught", "failed", "migrated", "assigned")  # the kinds that change data
+
+
+def stretches(rewound: list[Json], before: int) -> list[tuple[int, int]]:
+    """The stretches of the history (after, before) that lead to a row, in order: what was gone back over is in none. `rewound`:
+    the rows that say so, in order."""
+    found: list[tuple[int, int]] = []
+    while True:
+        back = next((e for e in reversed(rewound) if e["no"] < before), None)
+        found.insert(0, (0 if back is None else back["no"], before))
+        if back is None:
+            return found
+        before = back["data"]["before"]
+
+
+def folded(rows: Iterable[Json]) -> Then:
+    """Data after these rows of the history, which are those of all its stretches in order; one by one, however many they are."""
+    then = Then({}, None, {})
+    for e in rows:
+        if e["scope"] == "":
+            then = _after(then, e)
+    return then
 
 
 def as_it_was(history: list[Json], before: int) -> Then:
     """Data before the row with this number, built from the rows before it."""
-    upto = [e for e in history if e["no"] < before]
-    back = next((e for e in reversed(upto) if e["kind"] == "rewound"), None)
-    then = Then({}, None, {}) if back is None else as_it_was(history, back["data"]["before"])
-    for e in upto if back is None else [e for e in upto if e["no"] > back["no"]]:
-        if e["scope"] == "":
-            then = _after(then, e)
-    return then
+    found = stretches([e for e in history if e["kind"] == "rewound"], before)
+    return folded(e for after, until in found for e in history if after < e["no"] < until)
 
 
 def _after(then: Then, e: Json) -> Then:
@@ -75,9 +89,9 @@ def _after(then: Then, e: Json) -> Then:
     return then
 
 
-def since(history: list[Json], no: int) -> set[tuple[str, str, int]]:
-    """(scope, state, visit) of all that was entered from that row on."""
-    return {(e["scope"], e["state"], e["visit"]) for e in history if e["kind"] == "entered" and e["no"] >= no}
+def since(rows: Iterable[Json]) -> set[tuple[str, str, int]]:
+    """(scope, state, visit) of all that was entered in these rows of the history."""
+    return {(e["scope"], e["state"], e["visit"]) for e in rows if e["kind"] == "entered"}
 
 
 # --- to go back ---

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from durun.machine.scope import ONCE, parts
@@ -86,7 +86,7 @@ def place(scope: str, state: str) -> str:
     return f"{out}{'.' if out and out[-1] not in '/~' else ''}{state}"
 
 
-def marks_of(positions: list[dict[str, Json]], history: list[dict[str, Json]]) -> dict[str, Mark]:
+def marks_of(positions: list[dict[str, Json]], history: Iterable[dict[str, Json]]) -> dict[str, Mark]:
     """What a run has made of its states, from where it stands and what is told of it."""
     visits: dict[str, set[tuple[str, int]]] = {}
     for e in history:

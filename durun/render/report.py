@@ -4,14 +4,16 @@ Rules:
 - one list of sections is made of a run, and Markdown and HTML only spell it; the document for programs has the same in fields
 - nothing in it depends on when it is made: the same run gives the same report
 - whatever comes from outside is shown with its control characters made visible, and means nothing to Markdown or HTML
-- a history of many rows is shown by its beginning and its end, and says how much is left out; the document has all of it
+- a history of many rows, and many effects, are shown by their beginning and their end, and it is said how much is left out; the
+  document has all of them
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from durun.render import document as doc
@@ -63,14 +65,43 @@ class Section(NamedTuple):
     parts: list[Facts | Table | Code | Words]
 
 
-def document(run: dict[str, Json], more: dict[str, Json]) -> dict[str, Json]:
+class Told(NamedTuple):
+    """What a report has beside the run itself. What may be long is asked for: it is never whole in memory."""
+
+    by: str | None
+    host: str | None
+    drift: list[str]
+    messages: list[Json]
+    events: int  # rows of the history
+    history: Callable[..., Iterator[Json]]  # after a number, of some kinds
+    counted: dict[str, int]  # effects by their status
+    effects: Callable[..., Iterator[Json]]  # of some statuses
+    last: Callable[[int], list[Json]]  # so many effects
+
+
+class Shown(NamedTuple):
+    """The same as people see it: of long lists the beginning and the end, and how many rows are left out between them."""
+
+    by: str | None
+    host: str | None
+    messages: list[Json]
+    history: list[Json]
+    history_left: int
+    decisions: list[Json]
+    drifted: list[Json]
+    counted: dict[str, int]
+    effects: list[Json]
+    effects_left: int
+    uncertain: list[Json]
+
+
+def document(run: dict[str, Json], more: Told) -> dict[str, Json]:
     """`report --json`: what `show --json` has, with all of the history, all effects and messages, and who decided what."""
     return {
-        "run": run, "started_by": more["by"], "host": more["host"], "history": more["history"], "effects": more["effects"],
-        "certain": [_named(e) for e in more["effects"] if e["status"] in CERTAIN],
-        "not_certain": [_named(e) for e in more["effects"] if e["status"] in UNCERTAIN],
-        "decisions": [e for e in more["history"] if e["kind"] in DECISIONS],
-        "messages": more["messages"], "drift": more["drift"],
+        "run": run, "started_by": more.by, "host": more.host, "history": more.history(), "effects": more.effects(),
+        "certain": (_named(e) for e in more.effects(tuple(CERTAIN))),
+        "not_certain": (_named(e) for e in more.effects(tuple(UNCERTAIN))),
+        "decisions": more.history(0, DECISIONS), "messages": more.messages, "drift": more.drift,
     }  # fmt: skip
 
 
@@ -78,30 +109,35 @@ def _named(e: dict[str, Json]) -> dict[str, Json]:
     return {name: e[name] for name in ("no", "path", "visit", "kind", "status", "key")}
 
 
-def told(details: dict[str, Json], events: list[Json], messages: list[Json], effects: list[Json]) -> dict[str, Json]:
-    """What a report has beside the run itself, in the form of the documents."""
-    return {
-        "history": [doc.event(e) for e in events], "messages": [doc.message(m) for m in messages],
-        "effects": [doc.effect(e) for e in effects], "host": details["pins"].get("host"), "by": None,
-        "drift": doc.drifts(details["drift"] or []),
-    }  # fmt: skip
+def for_people(more: Told) -> Shown:
+    """What of it people see."""
+    events, left = list(islice(more.history(), MOST)), max(0, more.events - 2 * MOST)
+    events += more.history(max(MOST, more.events - MOST))
+    effects, count = list(islice(more.effects(), 2 * MOST)), sum(more.counted.values())
+    if count > 2 * MOST:
+        effects = effects[:MOST] + more.last(MOST)
+    return Shown(
+        more.by, more.host, more.messages, events, left, list(more.history(0, DECISIONS)),
+        list(more.history(0, ("drifted", "drift_accepted"))), more.counted, effects, max(0, count - 2 * MOST),
+        list(islice(more.effects(tuple(UNCERTAIN)), MOST)),
+    )  # fmt: skip
 
 
-def sections(run: dict[str, Json], more: dict[str, Json]) -> list[Section]:
+def sections(run: dict[str, Json], more: Shown) -> list[Section]:
     """The report, part by part."""
-    found = [_summary(run, more), _data(run), _error(run), _certainty(more), _decisions(more["history"])]
-    found += [_timeline(more["history"]), _effects(more["effects"]), _undos(run), _messages(more["messages"]), _pins(run, more)]
+    found = [_summary(run, more), _data(run), _error(run), _certainty(more), _decisions(more.decisions)]
+    found += [_timeline(more), _effects(more), _undos(run), _messages(more.messages), _pins(run, more)]
     return [section for section in found if section is not None]
 
 
-def _summary(run: dict[str, Json], more: dict[str, Json]) -> Section:
+def _summary(run: dict[str, Json], more: Shown) -> Section:
     status = run["status"] + (f" ({run['reason']})" if run["reason"] else "")
     facts = [("status", status), ("plan", f"{run['plan']} {run['version']}"), ("plan digest", run["digest"])]
     if run["state"]:
         facts.append(("state", f"{run['state']} (visit {run['visit']}, attempt {run['attempt'] or 1})"))
-    facts.append(("started", f"{run['created_at']}" + (f" by {more['by']}" if more["by"] else "")))
+    facts.append(("started", f"{run['created_at']}" + (f" by {more.by}" if more.by else "")))
     facts.append(("ended" if run["ended_at"] else "last move", run["ended_at"] or run["updated_at"]))
-    facts.append(("where", f"{run['pins']['directory']}" + (f" on {more['host']}" if more["host"] else "")))
+    facts.append(("where", f"{run['pins']['directory']}" + (f" on {more.host}" if more.host else "")))
     parts: list[Any] = [Facts(facts)]
     for w in run["waiting_for"]:
         until = f", until {w['until']}" if w["until"] else ""
@@ -134,17 +170,14 @@ def _error(run: dict[str, Json]) -> Section | None:
     return Section("Error", parts)
 
 
-def _certainty(more: dict[str, Json]) -> Section:
+def _certainty(more: Shown) -> Section:
     """What is known to have happened, and what is not."""
-    effects = more["effects"]
-    if not effects:
+    if not more.effects:
         return Section("What is certain, and what is not", [Words("Nothing was begun towards the outside.")])
-    count = [(said, sum(e["status"] == word for e in effects)) for word, said in CERTAIN.items()]
-    sure = ", ".join(f"{n} {said}" for said, n in count if n) or "nothing"
+    sure = ", ".join(f"{more.counted[word]} {said}" for word, said in CERTAIN.items() if word in more.counted) or "nothing"
     parts: list[Any] = [Words(f"Certain: {sure}.")]
-    open_ = [e for e in effects if e["status"] in UNCERTAIN]
-    if open_:
-        rows = [(_where(e), UNCERTAIN[e["status"]], _name(e["error"]), e["key"]) for e in open_]
+    if more.uncertain:
+        rows = [(_where(e), UNCERTAIN[e["status"]], _name(e["error"]), e["key"]) for e in more.uncertain]
         parts += [Words("Not certain:"), Table(("what", "what is known", "error", "key"), rows)]
     else:
         parts.append(Words("Of everything that was begun it is known how it ended."))
@@ -155,7 +188,7 @@ def _decisions(history: list[Json]) -> Section | None:
     """What people and programs said: answers, signals, and what else was asked of the run."""
     rows = []
     for e in history:
-        if e["kind"] in DECISIONS and not (e["kind"] == "resumed" and set(e) == {"no", "at", "kind", "path", "visit", "attempt"}):
+        if not (e["kind"] == "resumed" and set(e) == {"no", "at", "kind", "path", "visit", "attempt"}):
             rows.append((e["at"], str(e.get("by", "")), _decided(e), str(e.get("note", ""))))
     return Section("Who decided what", [Table(("at", "by", "what", "note"), rows)]) if rows else None
 
@@ -183,12 +216,10 @@ def _decided(e: Json) -> str:
     return str(e["kind"]) + (f" ({e['reason']})" if e.get("reason") else "") + (f" at {e['to']}" if e.get("to") else "")
 
 
-def _timeline(history: list[Json]) -> Section:
-    rows = [(str(e["no"]), e["at"], _where(e) if e["path"] else "", *_happened(e)) for e in history]
-    left = len(rows) - 2 * MOST
-    if left > 0:
-        between = ("", "", "", "…", f"{left} rows are left out")
-        rows = [*rows[:MOST], between, *rows[-MOST:]]
+def _timeline(more: Shown) -> Section:
+    rows = [(str(e["no"]), e["at"], _where(e) if e["path"] else "", *_happened(e)) for e in more.history]
+    if more.history_left:
+        rows.insert(MOST, ("", "", "", "…", f"{more.history_left} rows are left out"))
     return Section("What happened", [Table(("no", "at", "where", "what", "more"), rows)])
 
 
@@ -210,15 +241,17 @@ def _said(value: Json) -> str:
     return _name(value) if isinstance(value, dict) and {"name", "message"} <= set(value) else _text(value)
 
 
-def _effects(effects: list[Json]) -> Section | None:
+def _effects(more: Shown) -> Section | None:
     rows = []
-    for e in effects:
+    for e in more.effects:
         status = {**CERTAIN, "in_doubt": "in doubt", "not_certain": "not certain", "begin": "under way", "waiting": "waits"}[
             e["status"]
         ]
         exit = "" if e["exit"] is None else str(e["exit"])
         began, ended = str(e["intended_at"] or ""), str(e["ended_at"] or "")
         rows.append((_where(e), e["kind"], status, str(e["attempt"]), exit, _name(e["error"]), began, ended, e["key"]))
+    if more.effects_left:
+        rows.insert(MOST, ("…", "", f"{more.effects_left} are left out", "", "", "", "", "", ""))
     head = ("what", "kind", "status", "attempt", "exit", "error", "intended", "ended", "key")
     return Section("Effects", [Table(head, rows)]) if rows else None
 
@@ -237,7 +270,7 @@ def _messages(messages: list[Json]) -> Section | None:
     return Section("What was left to be delivered", [Table(head, rows)]) if rows else None
 
 
-def _pins(run: dict[str, Json], more: dict[str, Json]) -> Section:
+def _pins(run: dict[str, Json], more: Shown) -> Section:
     pins = run["pins"]
     facts = [("plan from", pins["file"]), ("durun", pins["durun"])]
     facts += [(f"tool {name}", str(said)) for name, said in pins["tools"].items()]
@@ -245,7 +278,7 @@ def _pins(run: dict[str, Json], more: dict[str, Json]) -> Section:
     parts: list[Any] = [Facts(facts)]
     if pins["files"]:
         parts.append(Table(("file", "SHA-256"), [(name, str(of)) for name, of in sorted(pins["files"].items())]))
-    drifted = [said for e in more["history"] if e["kind"] in ("drifted", "drift_accepted") for said in [_drift(e)] if said]
+    drifted = [said for e in more.drifted for said in [_drift(e)] if said]
     if drifted:
         parts += [Words("Drift:"), Table(("at", "what"), drifted)]
     return Section("What the run took with it", parts)

@@ -24,7 +24,7 @@ from durun.errors import StoreUnusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and contextlib cost an `ls` more than its query
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 APPLICATION = 0x6475726E  # "durn"
@@ -228,6 +228,17 @@ def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> list[tu
     """All rows a query gives; none is left open. Raises StoreUnusable."""
     try:
         return list(db.execute(sql, values))
+    except (apsw.Error, UnicodeDecodeError) as e:
+        said = in_our_words(db.filename, e, db.system_errno)
+        if said is None:
+            raise
+        raise StoreUnusable(said) from None
+
+
+def each(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The rows of a query one by one, however many there are; the file is being read until the last. Raises StoreUnusable."""
+    try:
+        yield from db.execute(sql, values)
     except (apsw.Error, UnicodeDecodeError) as e:
         said = in_our_words(db.filename, e, db.system_errno)
         if said is None:

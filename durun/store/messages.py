@@ -175,7 +175,7 @@ class Messages:
         """The runs of which something may be delivered, the one that waits longest first."""
         sql = (
             f"SELECT run, min(coalesce(due, 0)) d FROM messages WHERE {OPEN} AND status <> 'dead' AND (NOT ordered OR {HEAD})"
-            " AND run IN (SELECT no FROM runs WHERE status <> 'paused' AND restored IS NULL)"
+            " AND EXISTS (SELECT 1 FROM runs WHERE no = run AND status <> 'paused' AND restored IS NULL)"
             " GROUP BY run HAVING d <= ? ORDER BY d, run"
         )
         return [found[0] for found in rows(self.file.db, sql, (now,))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from durun.errors import NotPossible
@@ -12,7 +14,7 @@ from durun.machine.scope import without_once
 from durun.plan.canonical import Plan
 from durun.plan.units import show_moment
 from durun.store import read
-from durun.store.file import rows
+from durun.store.file import File, each, rows
 from durun.store.runs import Store, value_of
 from durun.values import NamedTuple
 
@@ -38,22 +40,36 @@ def rewinding(
 
     Raises NotPossible where the run has never been there, or not under this plan.
     """
-    history, id = read.history(store.file, no), at.run.id
+    id = at.run.id
     if before is None:
-        row = rewind.entered(history, state)
-        if row is None or state not in plan["states"]:
-            seen = dict.fromkeys(e["state"] for e in history if e["kind"] == "entered" and e["scope"] == "")
-            raise NotPossible(f"run {id} has never been in {state!r}; it has been in {', '.join(seen)}; nothing was changed")
-        if any(e["kind"] == "migrated" and e["no"] > row["no"] for e in history):
+        before = _entered(store.file, no, state)
+        if before is None or state not in plan["states"]:
+            been = (e["state"] for e in read.history(store.file, no, 0, ("entered",)) if e["scope"] == "")
+            raise NotPossible(
+                f"run {id} has never been in {state!r}; it has been in {', '.join(dict.fromkeys(been))}; nothing was changed"
+            )
+        if any(read.history(store.file, no, before, ("migrated",))):
             raise NotPossible(
                 f"run {id} was in {state} under another plan: `durun resume {id} --from {state}`; nothing was changed"
             )
-        before = int(row["no"])
-    then = rewind.as_it_was(history, before)
-    found = _effects(store, no, rewind.since(history, before))
+    then = rewind.folded(_leading_to(store.file, no, before))
+    found = _effects(store, no, rewind.since(read.history(store.file, no, before - 1, ("entered",))))
     made = [_row(store, no, plan, at, name, how) for name, how in then.ended.items() if name in plan["states"]]
     effects = tuple(e.no for e in found)
     return Rewind(state, before, then.vars, then.error, tuple(made), effects, by=by), found
+
+
+def _entered(file: File, no: int, state: str) -> int | None:
+    """The row of history with which the run itself last entered a state."""
+    sql = "SELECT no FROM history WHERE run = ? AND kind = 'entered' AND scope = '' AND state = ? ORDER BY no DESC LIMIT 1"
+    found = rows(file.db, sql, (no, state))
+    return found[0][0] if found else None
+
+
+def _leading_to(file: File, no: int, before: int) -> Iterator[Json]:
+    """The rows of history that made its data what it was before a row, some read at a time."""
+    for after, until in rewind.stretches(list(read.history(file, no, 0, ("rewound",))), before):
+        yield from takewhile(lambda e: e["no"] < until, read.history(file, no, after, rewind.FOLDED))  # noqa: B023  (used at once)
 
 
 def _effects(store: Store, no: int, places: set[tuple[str, str, int]]) -> list[Since]:
@@ -61,9 +77,12 @@ def _effects(store: Store, no: int, places: set[tuple[str, str, int]]) -> list[S
         "SELECT e.no, scope, state, visit, e.status, u.status FROM effects e LEFT JOIN undos u ON u.run = e.run AND u.effect = e.no"
         " WHERE e.run = ? AND kind IN ('run', 'http', 'once') ORDER BY e.no"
     )
-    found = [Since(*row) for row in rows(store.file.db, sql, (no,))]
-    counts = [e for e in found if e.undo in ("owed", "failed") or (e.status in MAY_HAVE_HAPPENED and e.undo != "undone")]
-    return [e for e in counts if (e.scope, without_once(e.state), e.visit) in places]
+    found = (Since(*row) for row in each(store.file.db, sql, (no,)))  # of a million few are since then
+    return [e for e in found if (e.scope, without_once(e.state), e.visit) in places and _counts(e)]
+
+
+def _counts(e: Since) -> bool:
+    return e.undo in ("owed", "failed") or (e.status in MAY_HAVE_HAPPENED and e.undo != "undone")
 
 
 def _row(store: Store, no: int, plan: Plan, at: Checkpoint, name: str, how: Json) -> StateRow:

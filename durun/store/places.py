@@ -206,19 +206,19 @@ def give_back(file: File, holders: list[Holder], alive: Callable[[str], bool]) -
 # --- groups ---
 
 
+# of all that ever were of a group few are in flight: these are looked through, and the others never
+IN_FLIGHT = f"FROM runs r CROSS JOIN grouped g ON g.run = r.no WHERE r.{OPEN} AND g.name ="
+
+
 def before(db: apsw.Connection, group: str, run: int | None) -> tuple[str, str] | None:
     """(id, status) of the run of a group that has not ended and is before this one; of any, where the run is not stored yet."""
-    sql = f"SELECT r.id, r.status FROM grouped g JOIN runs r ON r.no = g.run WHERE g.name = ? AND r.{OPEN}"
-    sql += " ORDER BY g.run LIMIT 1" if run is None else " AND g.run < ? ORDER BY g.run LIMIT 1"
+    sql = f"SELECT r.id, r.status {IN_FLIGHT} ?{'' if run is None else ' AND g.run < ?'} ORDER BY r.no LIMIT 1"
     found = rows(db, sql, (group,) if run is None else (group, run))
     return found[0] if found else None
 
 
 def other(db: apsw.Connection, run: int) -> tuple[str, str, str] | None:
     """(group, id, status) of another run of its group that has not ended, where the run has a group."""
-    sql = (
-        "SELECT o.name, r.id, r.status FROM grouped g JOIN grouped o ON o.name = g.name AND o.run <> g.run"
-        f" JOIN runs r ON r.no = o.run WHERE g.run = ? AND r.{OPEN} ORDER BY o.run LIMIT 1"
-    )
-    found = rows(db, sql, (run,))
+    of = "(SELECT name FROM grouped WHERE run = ?1)"
+    found = rows(db, f"SELECT g.name, r.id, r.status {IN_FLIGHT} {of} AND r.no <> ?1 ORDER BY r.no LIMIT 1", (run,))
     return found[0] if found else None

@@ -3,7 +3,10 @@
 Rules:
 - never a run that has not ended, that owes an undo (one that succeeded owes none), or of which something is undelivered
 - the rows go first, the logs after: what is left by a process that dies between belongs to nobody, and goes with the next prune
-- what goes is overwritten; space is given back where no driver lives, else it is used again by what comes
+- no transaction is long: small runs go some together, and the rows of a large one bit by bit once it is gone itself, noted in
+  `leaving` until they are; between two of them whoever waits for the file has it
+- what goes is overwritten; space is given back where no driver lives and that takes a moment, else where a person asks for it;
+  otherwise it is used again by what comes
 - a number is not given again
 """
 
@@ -11,24 +14,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apsw
 
-from durun.store.file import File, failing, rows
-from durun.store.read import UNDELIVERED
+from durun.store.file import File, each, failing, rows
+from durun.store.read import CLOSED, OPEN, UNDELIVERED
 from durun.values import NamedTuple
 
-AT_ONCE = 100  # runs in one transaction, so that nobody waits long for it
+AT_ONCE = 100  # runs in one transaction,
+ROWS = 2000  # and about so many of their rows, so that nobody waits long for it
+PAGE = 1000  # runs that are looked at in one read
+GAP = 0.006  # s between two transactions: longer than whoever waits for the file sleeps before it asks again
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to
-ENDED = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"
+MOMENT = 256 * 1024 * 1024  # bytes that are written anew in a moment; of more nobody is kept from writing unasked
 KEPT = {
-    "in_flight": f"NOT ({ENDED})",
+    "in_flight": f"NOT ({CLOSED})",
     "owed": "status IN ('failed', 'cancelled') AND EXISTS (SELECT 1 FROM undos u WHERE u.run = runs.no"
     " AND u.status IN ('owed', 'registered', 'failed'))",
     "undelivered": f"EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED})",
 }
+AT_ONCE_GONE = ("positions", "notes", "queue", "grouped", "places")  # what is asked of the whole file, and is never many of a run
 
 
 class Pruned(NamedTuple):
@@ -39,7 +47,18 @@ class Pruned(NamedTuple):
     files: int
     bytes: int  # of those files
     size: tuple[int, int]  # of the database, before and after
-    shrunk: bool  # False: a driver lives, and what is free in the file is used again
+    shrunk: bool  # False: a driver lives, or it is too much to be done unasked, and what is free in the file is used again
+    free: int  # bytes in the file that it does not use
+
+
+class Ended(NamedTuple):
+    """A run that has ended; `rows` is about how many it has."""
+
+    no: int
+    id: str
+    rows: int
+    owed: bool
+    undelivered: bool
 
 
 def why_kept(file: File, no: int) -> str | None:
@@ -50,27 +69,35 @@ def why_kept(file: File, no: int) -> str | None:
     return None
 
 
-def prune(file: File, alive: Callable[[str], bool], now: int, *, only: int | None, before: int, forget: bool) -> Pruned:
-    """Takes away one run, or all that ended before a time; and logs that belong to none."""
+def prune(
+    file: File, alive: Callable[[str], bool], now: int, *, only: int | None, before: int, forget: bool, shrink: bool = False
+) -> Pruned:
+    """Takes away one run, or all that ended before a time; and logs that belong to none. `shrink`: space is given back however
+    long it takes, and meanwhile nobody writes."""
     size, db = _size(file), file.db
+    ids: list[str] = []
+    kept: dict[str, list[str]] = {}
+    remembered, files = 0, [0, 0]
     with failing(file.path, db):
         db.execute("PRAGMA secure_delete=ON").fetchall()
-        chosen, kept = _chosen(file, only, before)
-        ids: list[str] = []
-        remembered, files = 0, [0, 0]
-        for at in range(0, len(chosen), AT_ONCE):
-            gone, names, logs = _take(file, chosen[at : at + AT_ONCE], now, forget=forget)
+        db.execute("PRAGMA foreign_keys=OFF").fetchall()  # to each run it would look for rows that are taken away here by name
+        _rest(file, files)
+        for some in _batches(_ended(file, only, before), kept):
+            gone, names, logs = _take(file, some, now, forget=forget)
             ids, remembered = ids + gone, remembered + names
             _unlink(file.folder, logs, files)
+            _rest(file, files)
         forgotten = _forget(file, before) if forget and only is None else 0
         living = any(alive(place) for (place,) in rows(db, "SELECT place FROM drivers"))
         if only is None:
             _orphans(file, alive, files, now)
-        if not living:
+        if not living and ids:
             _without_owner(file)
-        shrunk = not living and _shrink(file)
+        shrunk = not living and _shrink(file, most=None if shrink else MOMENT)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk)
+        db.execute("PRAGMA foreign_keys=ON").fetchall()
+        free = rows(db, "PRAGMA freelist_count")[0][0] * rows(db, "PRAGMA page_size")[0][0]
+    return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk, free)
 
 
 def forget(file: File, id: str) -> bool:
@@ -80,60 +107,115 @@ def forget(file: File, id: str) -> bool:
         return db.changes() == 1
 
 
-def _chosen(file: File, only: int | None, before: int) -> tuple[list[int], dict[str, list[str]]]:
-    """(the runs that go, those that have ended and stay)."""
-    which, value = ("no = ?", only) if only is not None else ("ended_at < ?", before)
-    kept = {}
-    for why, sql in KEPT.items():
-        found = [r[0] for r in rows(file.db, f"SELECT id FROM runs WHERE {ENDED} AND {which} AND {sql} ORDER BY no", (value,))]
-        if found:
-            kept[why] = found
-    return [r[0] for r in rows(file.db, f"SELECT no FROM runs WHERE {which} AND {_may_go()} ORDER BY no", (value,))], kept
+# --- runs ---
+
+
+def _ended(file: File, only: int | None, before: int) -> Iterator[Ended]:
+    """The runs that have ended before a time, the first to end first; some are read at a time, and then none is."""
+    kept = f"{KEPT['owed']}, {KEPT['undelivered']}"
+    what = f"SELECT ended_at, no, id, events + 2 * next_effect, {kept} FROM runs WHERE {CLOSED}"
+    if only is not None:
+        yield from (Ended(*row[1:]) for row in rows(file.db, f"{what} AND no = ?", (only,)))
+        return
+    last: tuple[int, int] = (-1, -1)
+    sql = f"{what} AND ended_at IS NOT NULL AND ended_at < ? AND (ended_at, no) > (?, ?) ORDER BY ended_at, no LIMIT ?"
+    while found := rows(file.db, sql, (before, *last, PAGE)):
+        last = found[-1][:2]
+        yield from (Ended(*row[1:]) for row in found)
+
+
+def _batches(ended: Iterable[Ended], kept: dict[str, list[str]]) -> Iterator[list[Ended]]:
+    """Those that may go, some at a time; those that may not are told in `kept`."""
+    some: list[Ended] = []
+    for run in ended:
+        for why in ("owed", "undelivered"):
+            if getattr(run, why):
+                kept.setdefault(why, []).append(run.id)
+        if run.owed or run.undelivered:
+            continue
+        if some and (len(some) >= AT_ONCE or sum(one.rows for one in some) + run.rows > ROWS):
+            yield some
+            some = []
+        some.append(run)
+    if some:
+        yield some
 
 
 def _may_go() -> str:
     return " AND ".join(f"NOT ({sql})" for sql in KEPT.values())
 
 
-def _take(file: File, runs: list[int], now: int, *, forget: bool) -> tuple[list[str], int, list[str]]:
+def _take(file: File, some: list[Ended], now: int, *, forget: bool) -> tuple[list[str], int, list[str]]:
     """One transaction: (the ids that are gone, how many of them are remembered, the logs that are now nobody's)."""
     with file.write() as db:
         # asked again: a person may have taken one up meanwhile
-        marks = ",".join("?" * len(runs))
-        going = rows(db, f"SELECT no, id, named FROM runs WHERE no IN ({marks}) AND {_may_go()}", tuple(runs))
-        nos = [no for no, _, _ in going]
-        marks = ",".join("?" * len(nos))
-        logs = _logs(db, f"run IN ({marks})", nos) + _onces(db, f"run IN ({marks})", nos)
+        marks = ",".join("?" * len(some))
+        asked = f"SELECT no, id, named, events + 2 * next_effect FROM runs WHERE no IN ({marks}) AND {_may_go()}"
+        going = rows(db, asked, tuple(run.no for run in some))
+        nos = [row[0] for row in going]
+        large = [row[0] for row in going if row[3] > ROWS]
+        small = [no for no in nos if no not in large]
+        marks, few = ",".join("?" * len(nos)), ",".join("?" * len(small))
+        logs = [path for table in LOGS for path in _logs(db, table, f"run IN ({few})", small)]
         if not forget:
             db.execute(
                 "INSERT OR REPLACE INTO pruned (id, name, bound_to, status, ended_at, pruned_at)"
                 f" SELECT id, name, bound_to, status, ended_at, ? FROM runs WHERE named AND no IN ({marks})",
                 (now, *nos),
             )
-        for table, column in _belonging(db):
-            db.execute(f"DELETE FROM {table} WHERE {column} IN ({marks})", nos)
+        for table in _belonging(db):
+            db.execute(f"DELETE FROM {table} WHERE run IN ({few})", small)
+        for table in AT_ONCE_GONE if large else ():
+            db.executemany(f"DELETE FROM {table} WHERE run = ?", [(no,) for no in large])
+        db.executemany("INSERT INTO leaving (run) VALUES (?)", [(no,) for no in large])
         db.execute(f"DELETE FROM runs WHERE no IN ({marks})", nos)
         db.execute("UPDATE origin SET floor = max(floor, ?)", (max(nos, default=0),))
-    return [id for _, id, _ in going], sum(n for _, _, n in going) * (not forget), [*logs, *(f"{no}.driver.log" for no in nos)]
+    time.sleep(GAP)
+    ids, remembered = [row[1] for row in going], sum(row[2] for row in going) * (not forget)
+    return ids, remembered, [*logs, *(f"{no}.driver.log" for no in nos)]
 
 
-def _belonging(db: apsw.Connection) -> list[tuple[str, str]]:
-    """(table, column) of all that refers to a run, as the file itself says."""
+def _belonging(db: apsw.Connection) -> list[str]:
+    """The tables whose column `run` refers to a run, or to an effect of one, as the file itself says."""
     tables = [name for (name,) in rows(db, "SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    return [(table, fk[3]) for table in tables for fk in rows(db, f"PRAGMA foreign_key_list({table})") if fk[2] == "runs"]
+    named = {table: {(fk[2], fk[3]) for fk in rows(db, f"PRAGMA foreign_key_list({table})")} for table in tables}
+    return [table for table, refers in named.items() if refers & {("runs", "run"), ("effects", "run")}]
 
 
-def _logs(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[str]:
-    """The paths of what commands printed, in the folder of the database."""
-    said = "SELECT data ->> 'out', data ->> 'err' FROM history WHERE kind = 'attempt_ended' AND "
-    sent = f"SELECT l.value ->> 1, l.value ->> 2 FROM messages, json_each(data, '$.logs') l WHERE {which}"
-    found = [*rows(db, said + which, tuple(values)), *rows(db, sent, tuple(values))]
-    return [path for row in found for path in row if path]
+def _rest(file: File, files: list[int]) -> None:
+    """What large runs that are gone have left, bit by bit; each is lost in a power cut without saying anything wrong."""
+    while found := rows(file.db, "SELECT run FROM leaving LIMIT 1"):
+        run = found[0][0]
+        for table in _belonging(file.db):
+            while _some_of(file, table, run, files):
+                time.sleep(GAP)
+        with file.write() as db:
+            db.execute("DELETE FROM leaving WHERE run = ?", (run,))
 
 
-def _onces(db: apsw.Connection, which: str, values: Iterable[Any] = ()) -> list[str]:
-    """The paths of what a once prints into, where its call died."""
-    return [f"once/{name}" for (name,) in rows(db, f"SELECT file FROM onces WHERE {which}", tuple(values))]
+def _some_of(file: File, table: str, run: int, files: list[int]) -> bool:
+    """Some rows of a table that a run has left, with the logs they name, in one transaction. False where there are none."""
+    if not rows(file.db, f"SELECT 1 FROM {table} WHERE run = ? LIMIT 1", (run,)):
+        return False
+    key = ", ".join(row[1] for row in rows(file.db, f"PRAGMA table_info({table})") if row[5]) or "rowid"
+    these = f"({key}) IN (SELECT {key} FROM {table} WHERE run = ? LIMIT {ROWS})"
+    with file.write(synced=False) as db:
+        logs = _logs(db, table, these, (run,)) if table in LOGS else []
+        db.execute(f"DELETE FROM {table} WHERE {these}", (run,))
+    _unlink(file.folder, logs, files)
+    return True
+
+
+LOGS = {  # of each table the logs that its rows name, in the folder of the database
+    "history": "SELECT data ->> 'out', data ->> 'err' FROM history WHERE kind = 'attempt_ended'",
+    "messages": "SELECT l.value ->> 1, l.value ->> 2 FROM messages, json_each(data, '$.logs') l WHERE 1",
+    "onces": "SELECT 'once/' || file, NULL FROM onces WHERE 1",
+}
+
+
+def _logs(db: apsw.Connection, table: str, which: str, values: Iterable[Any]) -> list[str]:
+    """The paths of what commands printed, as some rows of a table name them."""
+    return [path for row in rows(db, f"{LOGS[table]} AND {which}", tuple(values)) for path in row if path]
 
 
 def _forget(file: File, before: int) -> int:
@@ -142,34 +224,78 @@ def _forget(file: File, before: int) -> int:
         return int(db.changes())
 
 
+NOT_NAMED = {  # of each table what nothing names any more; all runs and effects are read for it
+    "plans": "digest NOT IN (SELECT plan FROM runs UNION SELECT plan FROM plans_left)",
+    "trees": "tree NOT IN (SELECT tree FROM pinned)",
+    "files": "digest NOT IN (SELECT digest FROM trees)",
+    "literals": "digest NOT IN (SELECT json_extract(request, '$.script_of') FROM effects WHERE instr(request, '\"script_of\"')"
+    " AND json_extract(request, '$.script_of') IS NOT NULL)",
+}
+
+
 def _without_owner(file: File) -> None:
-    """Plans, pinned files and long scripts of which no run is left. A living driver may be about to name one of them again."""
-    with file.write() as db:
-        db.execute("DELETE FROM plans WHERE digest NOT IN (SELECT plan FROM runs UNION SELECT plan FROM plans_left)")
-        db.execute("DELETE FROM trees WHERE tree NOT IN (SELECT tree FROM pinned)")
-        db.execute("DELETE FROM files WHERE digest NOT IN (SELECT digest FROM trees)")
-        named = "SELECT json_extract(request, '$.script_of') FROM effects WHERE json_extract(request, '$.script_of') IS NOT NULL"
-        db.execute(f"DELETE FROM literals WHERE digest NOT IN ({named})")
+    """Plans, pinned files and long scripts of which no run is left. A living driver may be about to name one of them again; so it
+    is looked for without holding the file, and taken away only where nobody has written since."""
+    for table, unnamed in NOT_NAMED.items():
+        key = "tree" if table == "trees" else "digest"
+        seen = rows(file.db, "PRAGMA data_version")
+        found = rows(file.db, f"SELECT DISTINCT {key} FROM {table} WHERE {unnamed}")
+        if not found:
+            continue
+        with file.write() as db:
+            if rows(db, "PRAGMA data_version") != seen:
+                return  # a later prune finds it
+            if table == "plans":
+                db.executemany("DELETE FROM checked WHERE plan = ?", found)
+            db.executemany(f"DELETE FROM {table} WHERE {key} = ?", found)
 
 
 # --- the folder ---
 
+BUSY = (  # the places of drivers, and of what has begun: in runs in flight, of messages, and of what a step left behind
+    "SELECT place FROM drivers"
+    f" UNION SELECT e.place FROM runs r JOIN effects e ON e.run = r.no WHERE r.{OPEN} AND e.status = 'begin'"
+    f" UNION SELECT e.place FROM messages m JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.{UNDELIVERED}"
+    " UNION SELECT e.place FROM onces o JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE e.status = 'begin'"
+)
+
 
 def _orphans(file: File, alive: Callable[[str], bool], files: list[int], now: int) -> None:
     """What lies in the folder and belongs to no run: logs whose rows are gone, and what drivers in the background said."""
-    known = {*_logs(file.db, "1"), *_onces(file.db, "1")}
-    busy = {place for (place,) in rows(file.db, "SELECT place FROM drivers UNION SELECT place FROM effects WHERE status = 'begin'")}
-    runs = {str(no) for (no,) in rows(file.db, "SELECT no FROM runs")}
+    busy = {place for (place,) in rows(file.db, BUSY)}
+    known: Known | None = None  # all of the history is read for it: not where there is nothing to ask about
     for name in os.listdir(file.folder) if os.path.isdir(file.folder) else []:
         path = os.path.join(file.folder, name)
         if name.endswith(".driver.log"):
-            if name.partition(".")[0] not in runs:
+            if not _is_there(file, name.partition(".")[0]):
                 _unlink(file.folder, [name], files)
-        elif name == "once":
-            old = [once for once in os.listdir(path) if not _young(os.path.join(path, once), now)]
-            _unlink(file.folder, [f"once/{once}" for once in old if f"once/{once}" not in known], files)
+            continue
+        if name == "once":
+            logs = [f"once/{once}" for once in os.listdir(path) if not _young(os.path.join(path, once), now)]
         elif os.path.isdir(path) and _is_place(path) and name not in busy and not alive(name) and not _young(path, now):
-            _unlink(file.folder, [f"{name}/{log}" for log in os.listdir(path) if f"{name}/{log}" not in known], files)
+            logs = [f"{name}/{log}" for log in os.listdir(path)]
+        else:
+            continue
+        known = known or Known(file)
+        _unlink(file.folder, [log for log in logs if not known.has(log)], files)
+
+
+def _is_there(file: File, no: str) -> bool:
+    return no.isdigit() and bool(rows(file.db, "SELECT 1 FROM runs WHERE no = ?", (int(no[:18]),)))
+
+
+class Known:
+    """The logs that runs have, in a table beside the file: they may be more than memory should hold."""
+
+    def __init__(self, file: File) -> None:
+        self._db = apsw.Connection("")  # a file without a name, which SQLite takes away
+        self._db.execute("CREATE TABLE logs (path TEXT PRIMARY KEY) WITHOUT ROWID; BEGIN").fetchall()
+        for said in LOGS.values():
+            for paths in each(file.db, said):
+                self._db.executemany("INSERT OR IGNORE INTO logs VALUES (?)", [(path,) for path in paths if path])
+
+    def has(self, path: str) -> bool:
+        return bool(self._db.execute("SELECT 1 FROM logs WHERE path = ?", (path,)).fetchall())
 
 
 def _is_place(path: str) -> bool:
@@ -203,10 +329,14 @@ def _size(file: File) -> int:
     return sum(os.path.getsize(path) for path in (file.path, f"{file.path}-wal") if os.path.exists(path))
 
 
-def _shrink(file: File) -> bool:
-    """Gives back what is free in the file. It wants as much room again for a while; without that it stays as it is."""
-    if rows(file.db, "PRAGMA freelist_count")[0][0] == 0:
+def _shrink(file: File, most: int | None) -> bool:
+    """Gives back what is free in the file, where it takes no more than a moment. It wants as much room again for a while; without
+    that it stays as it is."""
+    free = rows(file.db, "PRAGMA freelist_count")[0][0]
+    if free == 0:
         return True
+    if most is not None and (rows(file.db, "PRAGMA page_count")[0][0] - free) * rows(file.db, "PRAGMA page_size")[0][0] > most:
+        return False
     try:
         file.same_file()
         file.db.execute("VACUUM").fetchall()

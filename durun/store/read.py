@@ -8,7 +8,7 @@ from durun.store.file import File, rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from durun.store.children import Child
@@ -16,7 +16,11 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
     Json = Any
 
 OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
+CLOSED = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the indexes of runs that have ended say it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
+EFFECT = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
+MANY = 200  # effects, and undos, in the document of a run
+PAGE = 1000  # rows of a long list that are read at a time
 OVER = "((cancel IS NOT NULL AND cancel ->> 'error' IS NULL) OR undoing IS NOT NULL OR status IN ('cancelled', 'compensated'))"
 ENDED = ("succeeded", "failed", "cancelled", "compensated")
 SUMMARY = "no, id, name, version, status, reason, state, visit, attempt, due, driver, created_at, updated_at, ended_at, language"
@@ -193,24 +197,31 @@ def listed(
     file: File, alive: Callable[[str], bool], *, statuses: list[str], plan: str | None, limit: int, everything: bool
 ) -> list[Summary]:
     """Runs, the newest first: those in flight and the last `limit` that ended, or all."""
-    where: list[str] = ["1"]
-    values: list[str] = []
-    if plan is not None:
-        where.append("name = ?")
-        values.append(plan)
-    if statuses and "stranded" not in statuses:
-        wanted = sorted({s for shown in statuses for s in (("running", "compensating") if shown == "interrupted" else (shown,))})
-        where.append(f"status IN ({','.join('?' * len(wanted))})")
-        values += wanted
-    sql = f"SELECT {SUMMARY} FROM runs WHERE {' AND '.join(where)}"
-    if everything:
-        found = rows(file.db, f"{sql} ORDER BY no DESC", tuple(values))
+    of_plan, plans = ("", ()) if plan is None else (" AND name = ?", (plan,))
+    sql = f"SELECT {SUMMARY} FROM runs WHERE"
+    moving = sorted({s for shown in statuses for s in (("running", "compensating") if shown == "interrupted" else (shown,))})
+    wanted = "" if not statuses or "stranded" in statuses else f" AND status IN ({','.join('?' * len(moving))})"
+    found = rows(file.db, f"{sql} {OPEN}{of_plan}{wanted}", (*plans, *(moving if wanted else ())))
+    last = -1 if everything else limit
+    if statuses or plans:  # each status by itself: then an index has the last of them
+        for status in [s for s in ENDED if s in statuses or not statuses]:
+            found += rows(file.db, f"{sql} {CLOSED} AND status = ?{of_plan} ORDER BY no DESC LIMIT ?", (status, *plans, last))
     else:
-        flying = rows(file.db, f"{sql} AND {OPEN}", tuple(values))
-        ended = rows(file.db, f"{sql} AND NOT ({OPEN}) ORDER BY no DESC LIMIT ?", (*values, limit))
-        found = sorted(flying + ended, key=lambda r: -r[0])
-    seen = _seen(found, alive)
+        found += rows(file.db, f"{sql} NOT ({OPEN}) ORDER BY no DESC LIMIT ?", (last,))
+    seen = _seen(_newest(found, last), alive)
     return [s for s in seen if s.status in statuses] if statuses else seen
+
+
+def _newest(found: list[tuple[Any, ...]], last: int) -> list[tuple[Any, ...]]:
+    """The newest first; of those that have ended so many."""
+    out = []
+    for row in sorted(found, key=lambda r: -r[0]):
+        if row[4] in ENDED:
+            if last == 0:
+                continue
+            last -= 1
+        out.append(row)
+    return out
 
 
 def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Summary]:
@@ -230,8 +241,8 @@ def _seen(found: list[tuple[Any, ...]], alive: Callable[[str], bool]) -> list[Su
     return out
 
 
-def details(file: File, no: int) -> dict[str, Json]:
-    """Everything `show` tells of a run, as plain data."""
+def details(file: File, no: int, many: int | None = MANY) -> dict[str, Json]:
+    """Everything `show` tells of a run, as plain data; of its effects the last, and of its undos so many."""
     db = file.db
     names = "input, vars, output, error, ended_by, pins, plan, file, directory, namespace, cancel, undoing, restored, fence, seq"
     names += ", events, tools, drift"
@@ -242,8 +253,8 @@ def details(file: File, no: int) -> dict[str, Json]:
     out["files"] = _pinned_files(file, out["pins"]["trees"]) if "trees" in out["pins"] else {}
     out["positions"] = _positions(file, no)
     out["shared"] = shared(file, no, out["positions"])
-    out["effects"] = effects(file, no, 200)
-    out["undo"] = undos(file, no)
+    out["effects"] = effects(file, no, MANY)
+    out["undo"] = undos(file, no, limit=many)
     out["messages"] = messages(file, no)
     kept = rows(db, "SELECT name, by, at FROM signals WHERE run = ? AND visit IS NULL ORDER BY no", (no,))
     out["signals"] = [dict(zip(("name", "by", "at"), r, strict=True)) for r in kept]
@@ -286,8 +297,10 @@ def _limit(file: File, name: str) -> Json:
 
 
 def _group(file: File, no: int, name: str) -> Json:
-    sql = f"SELECT id, status FROM grouped g JOIN runs r ON r.no = g.run WHERE g.name = ? AND g.run < ? AND {OPEN} ORDER BY g.run"
-    return {"before": rows(file.db, f"{sql} LIMIT 1", (name, no))}
+    from durun.store import places
+
+    first = places.before(file.db, name, no)
+    return {"before": [first] if first is not None else []}
 
 
 def _pinned_files(file: File, trees: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -299,7 +312,7 @@ def _pinned_files(file: File, trees: dict[str, str]) -> dict[str, dict[str, str]
 def effects(file: File, no: int, limit: int, scopes: tuple[str, str] | None = None) -> list[dict[str, Json]]:
     """The last effects of a run, in the order they were intended; `scopes`: those alone that stand from the first, before the
     second."""
-    names = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
+    names = EFFECT
     sql = f"SELECT {', '.join(names)} FROM effects WHERE run = ?" + " AND scope >= ? AND scope < ?" * (scopes is not None)
     of = (no, *(scopes or ()))
     found = rows(file.db, f"{sql} AND no > 0 ORDER BY no DESC LIMIT ?", (*of, limit))
@@ -312,15 +325,40 @@ def effects(file: File, no: int, limit: int, scopes: tuple[str, str] | None = No
     return out
 
 
-def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json]]:
+def every_effect(file: File, no: int, statuses: tuple[str, ...] = ()) -> Iterator[dict[str, Json]]:
+    """All effects of a run, or those of some statuses, in the order they were intended; some are read at a time."""
+    from heapq import merge
+
+    yield from merge(_in_order(file, no, 1, statuses), _in_order(file, no, -1, statuses), key=lambda e: e["intended_at"])
+
+
+def _in_order(file: File, no: int, way: int, statuses: tuple[str, ...]) -> Iterator[dict[str, Json]]:
+    """Its effects from the first upwards, or those of onces from -1 downwards."""
+    which = f" AND status IN ({','.join('?' * len(statuses))})" if statuses else ""
+    further, order = (">", "") if way > 0 else ("<", " DESC")
+    sql = f"SELECT {', '.join(EFFECT)} FROM effects WHERE run = ? AND no {further} ?{which} ORDER BY no{order}"
+    last = 0
+    while found := rows(file.db, f"{sql} LIMIT ?", (no, last, *statuses, PAGE)):
+        last = found[-1][0]
+        for r in found:
+            e = dict(zip(EFFECT, r, strict=True))
+            yield {**e, "error": _value(e["error"])}
+
+
+def effects_by_status(file: File, no: int) -> dict[str, int]:
+    """How many effects of a run have each status."""
+    return dict(rows(file.db, "SELECT status, count(*) FROM effects WHERE run = ? GROUP BY status", (no,)))
+
+
+def undos(file: File, no: int, status: str | None = None, limit: int | None = None) -> list[dict[str, Json]]:
     """The log of undos of a run, or those of a status, in the order in which they are undone: the youngest first, and what a child
-    did together.
+    did together. With a limit so many: those first that are not over, and that failed; of each the youngest.
 
     `error` is that of the undo; `by` is the effect that undid it, or tried to; `child` is the child of the run that it is of.
     """
     sql = (
         "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, coalesce(e.first_at, e.intended_at), b.error, u.error, u.by"
-        " FROM undos u"
+        f" FROM {'undos' if limit is None else _some_undos(file, no, limit)} u"
         " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
         f" WHERE u.run = ?{'' if status is None else ' AND u.status = ?'}"
         " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
@@ -331,6 +369,19 @@ def undos(file: File, no: int, status: str | None = None) -> list[dict[str, Json
         names = ("effect", "scope", "state", "visit", "status", "key", "began")
         out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by, "child": None})
     return _with_children(file, no, out) if any("/" in u["scope"] for u in out) else out
+
+
+def _some_undos(file: File, no: int, limit: int) -> str:
+    """The table of undos, or where a run has more than so many, those of them that matter."""
+    some = rows(file.db, "SELECT effect FROM undos WHERE run = ? LIMIT ?", (no, limit + 1))
+    if len(some) <= limit:
+        return "undos"
+    chosen: list[int] = []
+    for which in ("status = 'failed'", "status IN ('owed', 'registered')", "status IN ('undone', 'not_needed')"):
+        if which != "status = 'failed'" or rows(file.db, "SELECT 1 FROM runs WHERE no = ? AND undoing IS NOT NULL", (no,)):
+            sql = f"SELECT effect FROM undos WHERE run = ? AND {which} ORDER BY effect DESC LIMIT ?"
+            chosen += [effect for (effect,) in rows(file.db, sql, (no, limit - len(chosen)))]
+    return f"(SELECT * FROM undos WHERE run = {int(no)} AND effect IN ({','.join(map(str, chosen))}))"
 
 
 def _with_children(file: File, no: int, found: list[dict[str, Json]]) -> list[dict[str, Json]]:
@@ -412,11 +463,18 @@ def undelivered(file: File) -> dict[int, tuple[int, int]]:
     return {run: (waiting, dead) for run, waiting, dead in rows(file.db, sql)}
 
 
-def history(file: File, no: int, after: int = 0) -> list[dict[str, Json]]:
-    """The rows of a run's history after a number."""
+def history(file: File, no: int, after: int = 0, kinds: tuple[str, ...] = ()) -> Iterator[dict[str, Json]]:
+    """The rows of a run's history after a number, or those of some kinds. They may be millions, so some are read at a time; between
+    two reads the file is let go."""
     names = ("no", "at", "kind", "scope", "state", "visit", "attempt", "data")
-    found = rows(file.db, f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no > ? ORDER BY no", (no, after))
-    return [{**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])} for r in found]
+    which = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+    sql = f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no > ?{which} ORDER BY no LIMIT ?"
+    while found := rows(file.db, sql, (no, after, *kinds, PAGE)):
+        for r in found:
+            yield {**dict(zip(names[:-1], r[:-1], strict=True)), "data": _value(r[-1])}
+        after = found[-1][0]
+        if len(found) < PAGE:
+            return
 
 
 def events(file: File, no: int) -> int:
@@ -506,6 +564,11 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
         }
         out.append((s, {"positions": _positions(file, s.no), "effects": effects, "drift": _value(drift), **more}))
     return out
+
+
+def is_cancelled(file: File, no: int) -> bool:
+    """Whether a cancel of a run was accepted."""
+    return bool(rows(file.db, "SELECT 1 FROM runs WHERE no = ? AND cancel IS NOT NULL", (no,)))
 
 
 def taken(file: File, no: int) -> tuple[dict[str, str], int | None]:

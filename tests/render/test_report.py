@@ -199,12 +199,32 @@ def test_the_same_run_gives_the_same_report_and_the_document_has_it_in_fields(th
 
 
 def test_a_long_history_is_shown_by_its_beginning_and_its_end() -> None:
-    from durun.render.report import MOST, _timeline
+    from durun.render.report import MOST, Told, for_people, sections
 
     row: dict[str, Any] = {"at": "T", "kind": "entered", "path": "a", "visit": 1, "attempt": None}
-    [table] = _timeline([{**row, "no": n} for n in range(1, 2 * MOST + 8)]).parts
-    assert isinstance(table.rows, list) and len(table.rows) == 2 * MOST + 1  # type: ignore[union-attr]
-    assert table.rows[MOST][-1] == "7 rows are left out" and table.rows[-1][0] == str(2 * MOST + 7)  # type: ignore[union-attr]
+    many = 2 * MOST + 7
+
+    def history(after: int = 0, kinds: tuple[str, ...] = ()) -> Iterator[Any]:
+        return iter(() if kinds else ({**row, "no": n} for n in range(after + 1, many + 1)))
+
+    def effects(statuses: tuple[str, ...] = ()) -> Iterator[Any]:
+        return iter(last(many) if not statuses else ())
+
+    def last(count: int) -> list[Any]:
+        made = {"path": "a", "kind": "run", "status": "done", "attempt": 1, "exit": 0, "error": None, "visit": 1, "key": "k"}
+        return [{**made, "no": n, "intended_at": n, "ended_at": n} for n in range(many - count + 1, many + 1)]
+
+    told = Told("me", "here", [], [], many, history, {"done": many}, effects, last)
+    doc = dict.fromkeys(("reason", "ended_at", "error", "output", "state", "vars")) | {"id": "r", "parent": None}
+    doc |= {"plan": "p", "version": "1", "digest": "d", "status": "failed", "created_at": "T", "updated_at": "T", "input": {}}
+    doc |= {"waiting_for": [], "undo": [], "positions": [], "undoing": None}
+    doc |= {"pins": {"directory": "/", "file": "f", "durun": "1", "tools": {}, "env": {}, "files": {}}}
+    found = {section.title: section.parts for section in sections(doc, for_people(told))}
+    assert f"Certain: {many} done" in found["What is certain, and what is not"][0].text  # type: ignore[union-attr]
+    for title, end in (("What happened", 0), ("Effects", 6)):
+        shown = found[title][0].rows  # type: ignore[union-attr]
+        assert len(shown) == 2 * MOST + 1 and any("7 " in word and "left out" in word for word in shown[MOST])
+        assert shown[-1][end] == str(many)
 
 
 def test_what_it_is_asked_for_must_be_there(there: Program) -> None:

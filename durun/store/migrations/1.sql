@@ -104,6 +104,10 @@ CREATE TABLE runs (
   ended_at   INTEGER
 );
 CREATE INDEX runs_open ON runs (status) WHERE status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated');
+-- of runs that have ended, so that what is asked of them costs the same however many there are: written once a run, at its end
+CREATE INDEX runs_ended ON runs (status) WHERE status IN ('succeeded', 'failed', 'cancelled', 'compensated');
+CREATE INDEX runs_ended_of ON runs (name, status) WHERE status IN ('succeeded', 'failed', 'cancelled', 'compensated');
+CREATE INDEX runs_ended_at ON runs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX runs_driver ON runs (driver) WHERE driver IS NOT NULL;
 
 CREATE TABLE pruned (
@@ -114,6 +118,10 @@ CREATE TABLE pruned (
   ended_at  INTEGER NOT NULL,
   pruned_at INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+CREATE TABLE leaving (
+  run INTEGER PRIMARY KEY                 -- the number of a run that was pruned, of which rows are left: prune takes them bit by bit
+);
 
 CREATE TABLE drains (
   name TEXT PRIMARY KEY,                  -- of a plan of which no new run is begun
