@@ -103,10 +103,11 @@ class Place:
         return done.stdout
 
     @contextlib.contextmanager
-    def sql(self) -> Iterator[apsw.Connection]:
-        """The file, for rows that are made or changed by hand: without a sync, and in the log of writes no longer afterwards."""
+    def sql(self, cache: int = 2) -> Iterator[apsw.Connection]:
+        """The file, for rows that are made or changed by hand: without a sync, and in the log of writes no longer afterwards. With
+        so many MiB of memory: what is begun later counts it as its own."""
         db = apsw.Connection(str(self.db))
-        db.execute("PRAGMA synchronous=OFF; PRAGMA cache_size=-200000").fetchall()
+        db.execute(f"PRAGMA synchronous=OFF; PRAGMA cache_size=-{cache * 1000}").fetchall()
         db.execute("BEGIN").fetchall()
         yield db
         db.execute("COMMIT").fetchall()
@@ -284,7 +285,7 @@ def filled(text: str, words: dict[str, str]) -> str:
 
 def grow(place: Place, runs: int, live: int) -> None:
     """The file with so many runs that have ended over a year, and so many in flight."""
-    with place.sql() as db:
+    with place.sql(200) as db:
 
         def over_a_year(n: int) -> int:
             return YEAR if n == 0 else 3_600_000
@@ -382,7 +383,7 @@ def while_pruned(figures: Figures, place: Place) -> None:
     """A part is pruned, and meanwhile runs are started one after the other: how long the longest took."""
     before, count = place.size(), ended(place)
     began = time.perf_counter()
-    process = place.begin("db", "prune", "--older-than", "180d")
+    process = place.begin("db", "prune", "--older-than", "330d")
     slowest, started = 0.0, 0
     while process.poll() is None:
         seconds, _ = timed(place, ("start", "order.yaml", "-q"), (0,))
@@ -391,12 +392,12 @@ def while_pruned(figures: Figures, place: Place) -> None:
     if process.returncode != 0:
         raise SystemExit(f"durun db prune: exit {process.returncode}")
     figures.say(
-        f"db prune --older-than 180d: {count + started - ended(place):,} runs in {took:.1f} s; {started} starts meanwhile, the"
+        f"db prune --older-than 330d: {count + started - ended(place):,} runs in {took:.1f} s; {started} starts meanwhile, the"
         f" slowest took {slowest * 1000:.0f} ms; {before:,.0f} -> {place.size():,.0f} MiB"
     )
-    seconds, peak = timed(place, ("db", "prune", "--older-than", "170d"), (0,))
+    seconds, peak = timed(place, ("db", "prune", "--older-than", "320d"), (0,))
     figures.say(
-        f"db prune --older-than 170d, alone: {count + started - ended(place):,} runs in all, {seconds:.1f} s, peak {peak:.0f} MiB;"
+        f"db prune --older-than 320d, alone: {count + started - ended(place):,} runs in all, {seconds:.1f} s, peak {peak:.0f} MiB;"
         f" {place.size():,.0f} MiB"
     )
 
@@ -411,7 +412,7 @@ def ended(place: Place) -> int:
 
 def lengthen(place: Place, visits: int) -> None:
     """The run has been to `work` so many times more: its history, its effects and its undos, as durun would have written them."""
-    with place.sql() as db:
+    with place.sql(200) as db:
         [(run,)] = db.execute("SELECT no FROM runs WHERE id = 'long'").fetchall()
         names = ["at", "kind", "scope", "state", "visit", "attempt", "data"]
         all_rows = db.execute(f"SELECT no, {', '.join(names)} FROM history WHERE run = ? ORDER BY no", (run,)).fetchall()

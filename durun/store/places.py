@@ -212,7 +212,7 @@ IN_FLIGHT = f"FROM runs r CROSS JOIN grouped g ON g.run = r.no WHERE r.{OPEN} AN
 
 def before(db: apsw.Connection, group: str, run: int | None) -> tuple[str, str] | None:
     """(id, status) of the run of a group that has not ended and is before this one; of any, where the run is not stored yet."""
-    sql = f"SELECT r.id, r.status {IN_FLIGHT} ?{'' if run is None else ' AND g.run < ?'} ORDER BY r.no LIMIT 1"
+    sql = f"SELECT r.id, r.status {IN_FLIGHT} ?{'' if run is None else ' AND g.run < ?'} ORDER BY +r.no LIMIT 1"
     found = rows(db, sql, (group,) if run is None else (group, run))
     return found[0] if found else None
 
@@ -220,5 +220,5 @@ def before(db: apsw.Connection, group: str, run: int | None) -> tuple[str, str] 
 def other(db: apsw.Connection, run: int) -> tuple[str, str, str] | None:
     """(group, id, status) of another run of its group that has not ended, where the run has a group."""
     of = "(SELECT name FROM grouped WHERE run = ?1)"
-    found = rows(db, f"SELECT g.name, r.id, r.status {IN_FLIGHT} {of} AND r.no <> ?1 ORDER BY r.no LIMIT 1", (run,))
+    found = rows(db, f"SELECT g.name, r.id, r.status {IN_FLIGHT} {of} AND r.no <> ?1 ORDER BY +r.no LIMIT 1", (run,))
     return found[0] if found else None

@@ -29,7 +29,7 @@ ROWS = 2000  # and about so many of their rows, so that nobody waits long for it
 PAGE = 1000  # runs that are looked at in one read
 GAP = 0.006  # s between two transactions: longer than whoever waits for the file sleeps before it asks again
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to
-MOMENT = 256 * 1024 * 1024  # bytes that are written anew in a moment; of more nobody is kept from writing unasked
+MOMENT = 64 * 1024 * 1024  # bytes that are written anew in a moment; of more nobody is kept from writing unasked
 KEPT = {
     "in_flight": f"NOT ({CLOSED})",
     "owed": "status IN ('failed', 'cancelled') AND EXISTS (SELECT 1 FROM undos u WHERE u.run = runs.no"
@@ -113,12 +113,13 @@ def forget(file: File, id: str) -> bool:
 def _ended(file: File, only: int | None, before: int) -> Iterator[Ended]:
     """The runs that have ended before a time, the first to end first; some are read at a time, and then none is."""
     kept = f"{KEPT['owed']}, {KEPT['undelivered']}"
-    what = f"SELECT ended_at, no, id, events + 2 * next_effect, {kept} FROM runs WHERE {CLOSED}"
+    what = f"SELECT ended_at, no, id, events + 2 * next_effect, {kept} FROM runs"
     if only is not None:
-        yield from (Ended(*row[1:]) for row in rows(file.db, f"{what} AND no = ?", (only,)))
+        yield from (Ended(*row[1:]) for row in rows(file.db, f"{what} WHERE {CLOSED} AND no = ?", (only,)))
         return
     last: tuple[int, int] = (-1, -1)
-    sql = f"{what} AND ended_at IS NOT NULL AND ended_at < ? AND (ended_at, no) > (?, ?) ORDER BY ended_at, no LIMIT ?"
+    further = "ended_at IS NOT NULL AND ended_at < ? AND (ended_at, no) > (?, ?) ORDER BY ended_at, no LIMIT ?"
+    sql = f"{what} INDEXED BY runs_ended_at WHERE {CLOSED} AND {further}"
     while found := rows(file.db, sql, (before, *last, PAGE)):
         last = found[-1][:2]
         yield from (Ended(*row[1:]) for row in found)
@@ -254,9 +255,10 @@ def _without_owner(file: File) -> None:
 
 BUSY = (  # the places of drivers, and of what has begun: in runs in flight, of messages, and of what a step left behind
     "SELECT place FROM drivers"
-    f" UNION SELECT e.place FROM runs r JOIN effects e ON e.run = r.no WHERE r.{OPEN} AND e.status = 'begin'"
-    f" UNION SELECT e.place FROM messages m JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.{UNDELIVERED}"
-    " UNION SELECT e.place FROM onces o JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE e.status = 'begin'"
+    " UNION SELECT e.place FROM runs r INDEXED BY runs_open CROSS JOIN positions p ON p.run = r.no"
+    f" CROSS JOIN effects e ON e.run = p.run AND e.no IN (p.effect, p.asking) WHERE r.{OPEN} AND e.status = 'begin'"
+    f" UNION SELECT e.place FROM messages m CROSS JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.{UNDELIVERED}"
+    " UNION SELECT e.place FROM onces o CROSS JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE e.status = 'begin'"
 )
 
 

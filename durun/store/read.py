@@ -15,7 +15,10 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
 
     Json = Any
 
-OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it
+OPEN = (
+    "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it; what is to come
+)
+# in the order of no is sorted by +no: SQLite would rather read all runs there are in that order than sort the few
 CLOSED = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the indexes of runs that have ended say it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 EFFECT = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
@@ -124,7 +127,7 @@ def drained(file: File, plan: str) -> Hold | None:
 def in_flight(file: File, plan: str | None = None) -> list[int]:
     """The numbers of all runs that have not ended, the oldest first."""
     of_plan = "" if plan is None else " AND name = ?"
-    return [r[0] for r in rows(file.db, f"SELECT no FROM runs WHERE {OPEN}{of_plan} ORDER BY no", (plan,) if plan else ())]
+    return [r[0] for r in rows(file.db, f"SELECT no FROM runs WHERE {OPEN}{of_plan} ORDER BY +no", (plan,) if plan else ())]
 
 
 def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: bool = False) -> list[Summary]:
@@ -133,9 +136,10 @@ def to_take_up(file: File, alive: Callable[[str], bool], now: int, *, restored: 
     it sits out only because the file was held. What was restored is, where a person says so."""
     sql = (
         f"SELECT {SUMMARY} FROM runs WHERE {OPEN} AND (status IN ('running', 'compensating')"
-        " OR (status IN ('waiting', 'blocked') AND no IN (SELECT run FROM positions WHERE due <= ? UNION SELECT run FROM queue))"
+        " OR (status IN ('waiting', 'blocked') AND no IN"
+        " (SELECT run FROM positions INDEXED BY positions_due WHERE due <= ? UNION SELECT run FROM queue))"
         " OR (status = 'paused' AND reason = 'all') OR reason = 'restored' OR no IN (SELECT run FROM notes))"
-        f" AND ({int(restored)} OR reason IS NOT 'restored') ORDER BY no"
+        f" AND ({int(restored)} OR reason IS NOT 'restored') ORDER BY +no"
     )
     asked: dict[str | None, bool] = {None: False}
     found = _seen(rows(file.db, sql, (now,)), alive)
@@ -151,7 +155,8 @@ def to_work(file: File, alive: Callable[[str], bool], now: int) -> list[int]:
     may = f"{OPEN} AND status <> 'paused' AND restored IS NULL AND drift IS NULL"
     sql = (
         f"SELECT no, driver, 0 d FROM runs WHERE {may} AND status IN ('running', 'compensating')"
-        f" UNION SELECT run, driver, min(p.due) FROM positions p JOIN runs ON runs.no = run WHERE p.due <= ? AND {may} GROUP BY run"
+        " UNION SELECT run, driver, min(p.due) FROM positions p INDEXED BY positions_due CROSS JOIN runs ON runs.no = run"
+        f" WHERE p.due <= ? AND {may} GROUP BY run"
         f" UNION SELECT run, driver, 0 FROM queue JOIN runs ON runs.no = run WHERE {may}"
         f" UNION SELECT run, driver, 0 FROM notes JOIN runs ON runs.no = run WHERE {OPEN} AND restored IS NULL ORDER BY d, no"
     )
@@ -356,32 +361,33 @@ def undos(file: File, no: int, status: str | None = None, limit: int | None = No
 
     `error` is that of the undo; `by` is the effect that undid it, or tried to; `child` is the child of the run that it is of.
     """
+    some = None if limit is None else _some_undos(file, no, limit)
+    which = " AND u.status = ?" * (status is not None) + " AND u.effect IN (SELECT value FROM json_each(?))" * (some is not None)
     sql = (
         "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, coalesce(e.first_at, e.intended_at), b.error, u.error, u.by"
-        f" FROM {'undos' if limit is None else _some_undos(file, no, limit)} u"
+        " FROM undos u"
         " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
-        f" WHERE u.run = ?{'' if status is None else ' AND u.status = ?'}"
-        " ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
+        f" WHERE u.run = ?{which} ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
     )
+    values = (no, *([] if status is None else [status]), *([] if some is None else [str(some)]))
     out = []
-    for *row, error, unfit, by in rows(file.db, sql, (no,) if status is None else (no, status)):
+    for *row, error, unfit, by in rows(file.db, sql, values):
         said = _value(error) if error is not None else {"name": "expression", "message": unfit} if unfit else None
         names = ("effect", "scope", "state", "visit", "status", "key", "began")
         out.append({**dict(zip(names, row, strict=True)), "error": said, "by": by, "child": None})
     return _with_children(file, no, out) if any("/" in u["scope"] for u in out) else out
 
 
-def _some_undos(file: File, no: int, limit: int) -> str:
-    """The table of undos, or where a run has more than so many, those of them that matter."""
-    some = rows(file.db, "SELECT effect FROM undos WHERE run = ? LIMIT ?", (no, limit + 1))
-    if len(some) <= limit:
-        return "undos"
+def _some_undos(file: File, no: int, limit: int) -> list[int] | None:
+    """The effects of those undos of a run that matter, where it has more than so many; else None."""
+    if len(rows(file.db, "SELECT effect FROM undos WHERE run = ? LIMIT ?", (no, limit + 1))) <= limit:
+        return None
     chosen: list[int] = []
     for which in ("status = 'failed'", "status IN ('owed', 'registered')", "status IN ('undone', 'not_needed')"):
         if which != "status = 'failed'" or rows(file.db, "SELECT 1 FROM runs WHERE no = ? AND undoing IS NOT NULL", (no,)):
             sql = f"SELECT effect FROM undos WHERE run = ? AND {which} ORDER BY effect DESC LIMIT ?"
             chosen += [effect for (effect,) in rows(file.db, sql, (no, limit - len(chosen)))]
-    return f"(SELECT * FROM undos WHERE run = {int(no)} AND effect IN ({','.join(map(str, chosen))}))"
+    return chosen
 
 
 def _with_children(file: File, no: int, found: list[dict[str, Json]]) -> list[dict[str, Json]]:
@@ -545,9 +551,7 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     of_all = "reason IN ('undo_failed', 'restored', 'drift', 'not_stopped')"
     wants = f"status = 'paused' OR {of_all} OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = (
-        f"SELECT {columns}, drift, directory, restored, cancel, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY no"
-    )
+    sql = f"SELECT {columns}, drift, directory, restored, cancel, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY +no"
     found = rows(file.db, sql)
     out = []
     for s, row in zip(_seen([row[:-5] for row in found], alive), found, strict=True):
