@@ -19,6 +19,7 @@ from durun.store.runs import Store, value_of
 from durun.values import NamedTuple
 
 Json = Any
+_built: dict[tuple[str, int, int], rewind.Then] = {}  # the last that was asked for
 MAY_HAVE_HAPPENED = ("done", "not_certain", "in_doubt")
 
 
@@ -52,7 +53,7 @@ def rewinding(
             raise NotPossible(
                 f"run {id} was in {state} under another plan: `durun resume {id} --from {state}`; nothing was changed"
             )
-    then = rewind.folded(_leading_to(store.file, no, before))
+    then = _then(store.file, no, before)
     found = _effects(store, no, rewind.since(read.history(store.file, no, before - 1, ("entered",))))
     made = [_row(store, no, plan, at, name, how) for name, how in then.ended.items() if name in plan["states"]]
     effects = tuple(e.no for e in found)
@@ -64,6 +65,15 @@ def _entered(file: File, no: int, state: str) -> int | None:
     sql = "SELECT no FROM history WHERE run = ? AND kind = 'entered' AND scope = '' AND state = ? ORDER BY no DESC LIMIT 1"
     found = rows(file.db, sql, (no, state))
     return found[0][0] if found else None
+
+
+def _then(file: File, no: int, before: int) -> rewind.Then:
+    """Its data before a row of history. What was before a row never changes, so it is built once, however often it is asked for."""
+    of = (file.path, no, before)
+    if of not in _built:
+        _built.clear()
+        _built[of] = rewind.folded(_leading_to(file, no, before))
+    return _built[of]
 
 
 def _leading_to(file: File, no: int, before: int) -> Iterator[Json]:

@@ -551,7 +551,8 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
     of_all = "reason IN ('undo_failed', 'restored', 'drift', 'not_stopped')"
     wants = f"status = 'paused' OR {of_all} OR language > {LANGUAGE} OR EXISTS ({asks})"
     columns = ", ".join(f"runs.{name.strip()}" for name in SUMMARY.split(","))
-    sql = f"SELECT {columns}, drift, directory, restored, cancel, pins ->> '$.durun' FROM runs WHERE {OPEN} AND ({wants}) ORDER BY +no"
+    columns += ", drift, directory, restored, cancel, pins ->> '$.durun'"
+    sql = f"SELECT {columns} FROM runs WHERE {OPEN} AND ({wants}) ORDER BY +no"
     found = rows(file.db, sql)
     out = []
     for s, row in zip(_seen([row[:-5] for row in found], alive), found, strict=True):
