@@ -1,8 +1,8 @@
 """Random plans under random deaths, held to their promises. Run by scripts/torture.
 
 A round draws a plan of all kinds of states from its seed, starts runs of it, and for a while does to them what it draws: kill -9, INT,
-TERM, HUP, STOP and CONT to a driver, a `durun work`, a deliverer, a keeper or a command, and commands of people in between. Then
-nobody is killed any more, whoever is asked answers by what the ledgers say, and the runs are brought to their end. What must hold:
+TERM, HUP, STOP and CONT to a driver, a `durun work`, a deliverer, a keeper or a command, a disk that is full for a while, a write or a
+sync that fails, and commands of people in between. Then nobody is killed any more, whoever is asked answers by what the ledgers say, and the runs are brought to their end. What must hold:
 
 - whatever has happened is in the log of effects, with its key, and what is said to be done has happened
 - nothing has happened twice that may not, and no attempt of anything has
@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -260,6 +260,41 @@ class Wrong(Exception):
     """A promise that was not kept."""
 
 
+class Disk(NamedTuple):
+    """A small disk of its own for a database, so that it can be full."""
+
+    folder: Path
+
+    @classmethod
+    def mounted(cls, folder: Path) -> Disk | None:
+        """None where nobody may mount one."""
+        folder.mkdir()
+        words = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+        try:
+            return cls(folder) if subprocess.run(words, capture_output=True).returncode == 0 else None
+        except OSError:
+            return None
+
+    @contextlib.contextmanager
+    def full(self, left: int) -> Iterator[None]:
+        filler = self.folder / "filler"
+        try:
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as f:
+                free = os.statvfs(self.folder)
+                f.truncate(0)
+                os.posix_fallocate(f.fileno(), 0, max(1, free.f_bavail * free.f_frsize - left))
+            yield
+        finally:
+            filler.unlink(missing_ok=True)
+
+    def gone(self) -> Path:
+        """What lies on it is kept beside it: where."""
+        kept = self.folder.with_name("kept")
+        shutil.copytree(self.folder, kept, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        subprocess.run(["umount", "-l", str(self.folder)], check=True)
+        return kept
+
+
 class Round:
     """One plan in a folder of its own, and all that is done to its runs."""
 
@@ -268,6 +303,10 @@ class Round:
         folder.mkdir(parents=True)
         self.durun = Program(folder)
         self.durun.env["PYTHONDONTWRITEBYTECODE"] = "1"
+        self.disk = Disk.mounted(folder / "disk")
+        if self.disk is not None:  # else the disk is never full
+            self.durun.db = self.disk.folder / "runs.db"
+            self.durun.env["DURUN_DB"] = str(self.durun.db)
         self.chance = Random(f"{seed} chaos")
         self.far, self.works, self.lock = Receiver(), Counter[tuple[str, str | None]](), threading.Lock()
         self.moody(Random(f"{seed} far"))
@@ -348,7 +387,7 @@ class Round:
             if self.chance.random() < 0.6:
                 self.happens(1.0)
             time.sleep(self.chance.choice((0, 0, 0.01, 0.03, 0.1)))
-            self.chance.choice((self.hurt, self.hurt, self.say))()
+            self.chance.choice((self.hurt, self.hurt, self.hurt, self.say, self.say, self.fill, self.fail))()
             if self.still and self.chance.random() < 0.5:
                 self.send(self.still.pop(0), signal.SIGCONT)
         while self.still:
@@ -382,6 +421,31 @@ class Round:
         if number == signal.SIGSTOP:
             self.still.append(pid)
         self.send(pid, number)
+
+    def fill(self) -> None:
+        """The disk is full for a while, or nearly: ledgers and commands have another."""
+        left, long = self.chance.choice((0, 0, 1 << 20, 17 << 20)), self.chance.choice((0.02, 0.1, 0.4))
+        if self.disk is not None:
+            self.tell(f"{left} bytes are free")
+            with self.disk.full(left):
+                time.sleep(long)
+
+    def fail(self) -> None:
+        """A write or a sync of a driver, a worker or a `once` fails."""
+        fault, call = self.chance.choice(("EIO", "ENOSPC")), self.chance.choice(("pwrite64", "fdatasync", "openat"))
+        when, draw = self.chance.randint(1, 6), self.chance.random()
+        found = sorted(pid for pid in self.durun.processes() if kind_of(pid) in ("driver", "work", "deliverer", "once"))
+        if not found or shutil.which("strace") is None:
+            return
+        pid = found[int(draw * len(found))]
+        self.tell(f"{call} number {when} gives {fault} to {kind_of(pid)} {pid}")
+        words = ["strace", "-qq", "-o", "/dev/null", "-P", str(self.durun.db) + "-wal", "-P", str(self.durun.db)]
+        inject = f"inject={call}:error={fault}:when={when}"
+        tracing = subprocess.Popen([*words, "-e", f"trace={call}", "-e", inject, "-p", str(pid)], stderr=subprocess.DEVNULL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tracing.wait(0.3)
+        tracing.terminate()
+        tracing.wait()
 
     def send(self, pid: int, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -584,6 +648,8 @@ class Round:
         finally:
             self.durun.end()
             self.far.close()
+            if self.disk is not None:
+                self.durun.db = self.disk.gone() / "runs.db"
             (self.folder / "story").write_text("\n".join(self.story) + "\n")
         return self.wrong
 
