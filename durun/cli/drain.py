@@ -7,6 +7,7 @@ import time
 from durun.cli.common import alive_in, now, opened, person
 from durun.cli.reader import out_json, say
 from durun.errors import Usage
+from durun.plan.names import PLAN
 from durun.store import read
 from durun.store.file import File
 from durun.store.runs import Store
@@ -21,6 +22,8 @@ def drain(plan: str, *, wait: bool = False, off: bool = False, json: bool = Fals
     """
     if wait and off:
         raise Usage("--wait and --off: say one of them")
+    if not PLAN.fullmatch(plan):
+        raise Usage(f"{plan!a} is no name of a plan: give the `name` that stands in it")
     file = opened(db)
     if off:
         done = Store(file).drain_off(plan)

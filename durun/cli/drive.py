@@ -73,7 +73,8 @@ def resume(
     from durun.cli.background import send_off
 
     file = opened(db)
-    chosen = several.held_or_due(file, after_restore) if all else [(read.number(file, run), "any") for run in runs]
+    named = dict.fromkeys(read.number(file, run) for run in runs)
+    chosen = several.held_or_due(file, after_restore) if all else [(no, "any") for no in named]
     options: dict[str, Json] = {"no_wait": no_wait, "sit": wait, "after_restore": after_restore}
     if detach:
         options |= {"start_at": state, "failed_items": failed_items, "accept_drift": accept_drift}

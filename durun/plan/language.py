@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from durun.plan import http, model
 from durun.plan.canonical import ENDS
-from durun.plan.names import BUILT_IN
+from durun.plan.names import BUILT_IN, PLAN
 from durun.plan.schema import TYPES
 
 Json = Any
@@ -71,7 +71,7 @@ READS: dict[Callable[..., Any], Json] = {
     model._now: {"const": "now"},
     model._variable: _pattern(model.VARIABLE),
     model._tool: {"type": "array", "minItems": 1, "items": {"type": "string"}},
-    model._plan_name: _pattern(model.PLAN_NAME),
+    model._plan_name: _pattern(PLAN),
     model._language: {"const": 1},
     model._rate: {"type": "string", "pattern": r"^[0-9]{1,9}/[smh]$", "examples": ["25/s", "100/m"]},
     model._stop: {"enum": ["stop", "compensate"]},

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag
 
-from durun.plan.names import BUILT_IN, NAMED, own_error
+from durun.plan.names import BUILT_IN, NAMED, PLAN, own_error
 from durun.plan.units import SPELLING, duration, moment, rate, size
 
 Json = Any
@@ -30,7 +30,6 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 METHOD = re.compile(r"[A-Z]{1,20}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-PLAN_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NO_NAMES = ("in", "true", "false", "null")
 METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH")
@@ -616,7 +615,7 @@ class Pins(Shape):
 
 
 def _plan_name(value: str) -> str:
-    if not PLAN_NAME.fullmatch(value):
+    if not PLAN.fullmatch(value):
         raise ValueError(f"{shown(value)} is no name of a plan: small letters, digits and `-`, a letter first, at most 64")
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+PLAN = re.compile(r"[a-z][a-z0-9-]{0,63}")
 NAMED = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 BUILT_IN = (
     "timeout", "heartbeat", "not_found", "network", "output_invalid", "output_too_large", "vars_invalid", "expression",

@@ -98,6 +98,8 @@ states:
 def test_who_looks_at_what_nobody_drives_is_told_the_command_that_goes_on(durun: Program) -> None:
     durun.plan("start: a\nstates:\n  a: {approval: {message: hm}, next: b}\n  b: {wait: 1h, next: succeeded}\n")
     id = durun.start(3)
+    twice = json.loads(durun("resume", id, id[:5], "--json", exit=3).stdout)["runs"]
+    assert [run["id"] for run in twice] == [id]  # of two beginnings of one id one run is meant
     said = durun("watch", id, exit=3).stderr  # at once: only a person moves it
     assert "nobody" not in said and f"durun approve {id} a" in said
     durun("approve", id)
@@ -115,9 +117,10 @@ def test_what_is_refused_of_a_pruned_id_or_of_a_backup_says_the_way_on_and_makes
     assert "nothing was changed" in said and not (durun.folder / "new.db").exists()
 
 
-def test_help_speaks_of_the_command_it_is_of_and_stdin_is_read_by_one(durun: Program) -> None:
+def test_help_speaks_of_its_command_and_what_is_given_is_what_is_meant(durun: Program) -> None:
     assert "Leave when nothing is left" in durun("work", "--help").stdout
     durun.plan("input: {n: integer}\nstart: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    assert "is no name of a plan" in durun("drain", "plan.yaml", exit=2).stderr
     for words in (("start", "plan.yaml", "--input", "-", "-i", "n=@-"), ("simulate", "-", "-i", "n=@-")):
         assert "stdin can be read once" in durun(*words, exit=2, input="{}").stderr
 
