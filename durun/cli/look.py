@@ -196,7 +196,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
         for e in _history(file, no, child, after):
             print(text.event(mask.tree(doc.event(e))), flush=follow)
             after = e["no"]
-        if ended:
+        if ended or _nobody_reads():
             return 0
         time.sleep(0.2)
 

@@ -55,9 +55,10 @@ def test_following_a_silent_command_ends_quietly_when_nobody_reads_any_more(duru
     durun.plan(TALKS)
     driven = durun.begin("start", "plan.yaml")
     run = until(lambda: durun("ls", "-q").stdout.strip())
-    script = f'{" ".join(COMMAND)} logs {run} -f | head -n1; echo "${{PIPESTATUS[0]}}"'
-    done = subprocess.run(["bash", "-c", script], cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=30)
-    assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
+    for command in ("logs", "history"):
+        script = f'{" ".join(COMMAND)} {command} {run} -f | head -n1; echo "${{PIPESTATUS[0]}}"'
+        done = subprocess.run(["bash", "-c", script], cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=30)
+        assert done.stdout.splitlines()[-1] == "0" and done.stderr == ""
     for n in (1, 2):
         (durun.folder / f"ledger.{n}").touch()
     assert driven.wait(30) == 0
