@@ -286,7 +286,7 @@ class _Mover:
         scope, name = self._moved(p.scope), self._name(p.scope, p.state)
         level, path = scopes.level(self.new, scope), scopes.path_of(p.scope, p.state)
         if scope != p.scope:
-            self.d.move.gone[p.scope] = None
+            self.d.move.gone[p.scope] = True
         p = self._inner_data(p, scope)
         goes_to = p.target if p.phase in (Phase.READY, Phase.FAILED) else None
         target = self._name(p.scope, goes_to) if goes_to is not None and goes_to not in ENDS else goes_to

@@ -154,13 +154,13 @@ class Draft:
 
     def drop(self, scope: str) -> None:
         """A branch, item or child that has ended leaves nothing behind but its result."""
-        self.move.gone[scope] = None
         self.touched.update(part.path for part in scopes.parts(scope))
         for key in [key for key in self.move.states if scopes.under(key[0], scope)]:
             del self.move.states[key]
         for inner in [s for s in self.move.positions if scopes.under(s, scope)]:
             del self.move.positions[inner]
         inner_paths = {p for p in (*self.move.fresh, *self.at.items) if scopes.under(p, scope)}
+        self.move.gone[scope] = bool(inner_paths) or self.move.gone.get(scope, False)
         for path in inner_paths & set(self.move.fresh):
             del self.move.fresh[path]
         for held in [key for key in self.move.items if key[0] in inner_paths] if inner_paths else []:

@@ -381,7 +381,7 @@ class Move:
         self.effects: dict[int, Effect] = {}
         self.fresh: dict[str, list[Item]] = {}  # containers entered anew: what was inside is taken away first
         self.items: dict[tuple[str, int], Item] = {}
-        self.gone: dict[str, None] = {}  # scopes that have ended: what was inside them is taken away
+        self.gone: dict[str, bool] = {}  # scopes that have ended: what was inside them is taken away; whether that may be items
         self.undos: dict[int, Undo] = {}
         self.undo_status: dict[int, tuple[str, int | None]] = {}  # effect -> (status, the effect that undid it)
         self.owed_again = False  # undos that failed are owed again

@@ -681,11 +681,11 @@ class Store:
         """What was inside a state that is entered anew, and inside scopes that have ended."""
         if not (move.fresh or move.gone):
             return
-        ranges = [(f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
+        ranges = [(f"{path}{a}", f"{path}{b}", True) for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
         # a scope, and all that begins with it and a dot: no name goes on with what sorts before `/`
-        ranges += [(scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/") for scope in move.gone]
-        for low, high in ranges:
-            for table, column in (("positions", "scope"), ("states", "scope"), ("items", "path")):
+        ranges += [(scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/", held) for scope, held in move.gone.items()]
+        for low, high, held in ranges:
+            for table, column in INSIDE if held else INSIDE[:2]:
                 db.execute(f"DELETE FROM {table} WHERE run = ? AND {column} >= ? AND {column} < ?", (run, low, high))
         for path, items in move.fresh.items():
             db.execute("DELETE FROM items WHERE run = ? AND path = ?", (run, path))
@@ -843,6 +843,7 @@ UPSERT_UNDO = (
     "INSERT INTO undos (run, effect, status, request, key, error) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
     " SET status=excluded.status, request=excluded.request, error=excluded.error"
 )
+INSIDE = (("positions", "scope"), ("states", "scope"), ("items", "path"))  # where what stands inside another is stored
 HOW = ("status", "attempt", "boot", "place", "first_at", "ended_at", "exit", "error", "output")  # what changes of an effect
 INTENT = ("no", "scope", "state", "visit", "kind", "key", "request", "intended_at")
 UNDER_WAY = ("waiting", "begin")
