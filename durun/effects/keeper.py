@@ -294,7 +294,10 @@ class Keeper:
             fd = posix.open("control", posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self.here)
         except OSError:
             return
-        data = posix.pread(fd, READ, self.control_at)
+        try:
+            data = posix.pread(fd, READ, self.control_at)
+        except OSError:  # it is looked at again
+            data = b""
         posix.close(fd)
         end = data.rfind(b"\n") + 1
         self.control_at += end
@@ -319,6 +322,10 @@ class Keeper:
                 return
             try:
                 self.closed = bool(posix.pread(self.gate, 1, 0))
+            except OSError as e:  # nobody knows whether it is closed: nothing is begun, and what runs goes on
+                fcntl.flock(self.gate, fcntl.LOCK_UN)
+                return self.answer(b"full\t%s\t%d" % (token.encode(), e.errno or errno.EIO))
+            try:
                 if not self.closed:
                     self.begin_inside(request, token)
             finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import COMMAND, Program
+from program import COMMAND, Program, until
 from receiver import Receiver
 
 from durun.effects.command import Commands
@@ -79,3 +79,44 @@ def test_of_a_once_whose_end_cannot_be_recorded_it_is_said_what_comes(durun: Pro
     durun("resolve", run, "s/once:one", "--happened", "--output", '"said"')
     durun("resume", run)
     assert durun.lines() == ["one"] and durun("output", run, "s/once:one").stdout == "said\n"
+
+
+BESIDE = """
+start: both
+states:
+  both:
+    parallel:
+      branches:
+        long: {start: x, states: {x: {run: 'until [ -e go ]; do sleep 0.02; done; echo x >> "$LEDGER"', next: succeeded}}}
+        short:
+          start: y
+          states:
+            y: {run: 'echo y >> "$LEDGER"; until [ -e next ]; do sleep 0.02; done', next: z}
+            z: {run: 'echo z >> "$LEDGER"', next: succeeded}
+    next: succeeded
+"""
+
+
+@needs_strace
+def test_a_keeper_that_cannot_read_its_gate_begins_nothing_and_keeps_what_runs(durun: Program) -> None:
+    durun.plan(BESIDE)
+    driver = durun.begin("start", "plan.yaml", "--id", "r")
+    until(durun.lines)
+    (keeper,) = [pid for pid in durun.processes() if "keeper.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    gate = next(durun.db.with_name("runs.db.d").glob("*/gate"))
+    tracer = subprocess.Popen(
+        [*strace("inject=pread64:error=EIO", "-P", str(gate)), "-p", str(keeper)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until(lambda: tracer.poll() is not None or "TracerPid:\t0\n" not in Path(f"/proc/{keeper}/status").read_text())
+        if tracer.poll() is not None:
+            pytest.skip(f"strace may not attach: {tracer.communicate()[1]}")
+        (durun.folder / "next").touch()
+        _, err = driver.communicate(timeout=60)
+    finally:
+        tracer.terminate()
+        tracer.communicate()
+    assert (driver.returncode, "Input/output error" in err) == (8, True), err
+    (durun.folder / "go").touch()
+    durun("resume", "r")
+    assert sorted(durun.lines()) == ["x", "y", "z"]
