@@ -17,6 +17,9 @@ from typing import Any
 
 from faults_place import LINE, Place, cmdline
 
+from durun.store.audit import audit
+from durun.store.file import File
+
 Json = Any
 LEAVES = ["resume", "work"]  # who meets a run that another left
 ONCE, AGAIN = "once", "again"  # how often: once, or more than once with one key
@@ -171,11 +174,17 @@ class Kind:
 
 def of_file(place: Place) -> Iterator[str]:
     """The database is whole, and the history of each run is numbered without a gap."""
-    exit, out, err = place.durun("db", "check")
-    if exit:
-        yield f"db check: exit {exit}:\n{out}{err}"
+    file = File(str(place.db), create=False)
+    try:
+        yield from (f"db check: {broken}" for broken in audit(file).broken)
+    finally:
+        file.close()
     db = sqlite3.connect(f"file:{place.db}?mode=ro", uri=True)
     try:
+        if (whole := db.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
+            yield f"integrity_check: {whole}"
+        if broken := db.execute("PRAGMA foreign_key_check").fetchall():
+            yield f"foreign_key_check: {broken}"
         numbers: dict[str, list[int]] = {}
         for run, no in db.execute("SELECT run, no FROM event ORDER BY run, no"):
             numbers.setdefault(run, []).append(no)
