@@ -20,18 +20,22 @@ if hasattr(sys, "set_int_max_str_digits"):
 MARKS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{\]}]', re.S)
 
 
+class Unclean(ValueError):
+    """JSON that is refused for what it holds, and is not to be taken for a text instead."""
+
+
 def clean(value: Json) -> None:
-    """Raises ValueError where data is too deep, or holds NUL, half a surrogate, NaN or infinity."""
+    """Raises Unclean where data is too deep, or holds NUL, half a surrogate, NaN or infinity."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     while todo:
         at, depth = todo.pop()
         if depth > DEEPEST:
-            raise ValueError(f"it lies more than {DEEPEST} deep")
+            raise Unclean(f"it lies more than {DEEPEST} deep")
         if isinstance(at, str):
             _clean_text(at)
         elif isinstance(at, float):
             if at != at or at in (float("inf"), float("-inf")):
-                raise ValueError("NaN and infinity are not JSON")
+                raise Unclean("NaN and infinity are not JSON")
         elif isinstance(at, list):
             todo += [(v, depth + 1) for v in at]
         elif isinstance(at, dict):
@@ -44,9 +48,9 @@ def _clean_text(text: str) -> None:
     if text.isascii() and "\0" not in text:
         return
     if "\0" in text:
-        raise ValueError("it holds a NUL character")
+        raise Unclean("it holds a NUL character")
     if re.search("[\ud800-\udfff]", text):
-        raise ValueError("it holds half a surrogate")
+        raise Unclean("it holds half a surrogate")
 
 
 def read_json(raw: str | bytes) -> Json:
@@ -71,7 +75,7 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"the key {key[:60]!r} is given twice")
+                raise Unclean(f"the key {key[:60]!r} is given twice")
             seen.add(key)
     return found
 
@@ -103,6 +107,6 @@ def _shallow(text: str) -> None:
         if sign in "[{":
             depth += 1
             if depth > DEEPEST + 1:
-                raise ValueError(f"it lies more than {DEEPEST} deep")
+                raise Unclean(f"it lies more than {DEEPEST} deep")
         elif sign in "]}":
             depth -= 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from durun.errors import PlanRefused
 from durun.plan.canonical import Plan
-from durun.plan.data import clean, read_json
+from durun.plan.data import Unclean, clean, read_json
 from durun.plan.digest import canonical_text
 
 Json = Any
@@ -202,7 +202,10 @@ def read_input(plan: Plan, name: str, text: str) -> Json:
     try:
         value = read_json(text)
     except ValueError as e:
+        if isinstance(e, Unclean) and (wanted is None or {"array", "object"} & set(wanted)):
+            raise PlanRefused(f"input `{name}`: {_shown(text)} cannot be taken: {e}") from None
         if textual:
             return text
-        raise PlanRefused(f"input `{name}`: {_shown(text)} is no {wanted}: {e}") from None
+        word = " or ".join(wanted) if isinstance(wanted, list) else wanted
+        raise PlanRefused(f"input `{name}`: {_shown(text)} is no {word}: {e}") from None
     return text if textual and validate(what["schema"], value) and not validate(what["schema"], text) else value

@@ -173,12 +173,19 @@ def test_an_input_that_could_not_be_kept_is_refused() -> None:
         ("any", "no", "no"),
         ("any", "", ""), ("any", "{", "{"), ("{type: [string, 'null']}", "5", "5"), ("{type: [string, 'null']}", "null", None),
         ("{enum: [a, '1']}", "1", "1"), ("{enum: [a, 1]}", "1", 1), ("{enum: [a]}", "a", "a"),
-        ("integer", "9" * 100, int("9" * 100)),
+        ("integer", "9" * 100, int("9" * 100)), ("any", "1e999", "1e999"), ("{type: [string, 'null']}", "[" * 200, "[" * 200),
     ],
 )  # fmt: skip
 def test_a_text_is_read_by_the_type_of_its_input(declared: str, text: str, meant: Any) -> None:
     found = read_input(plan(f"{{a: {declared}}}"), "a", text)
     assert (found, type(found)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize("text", ["[" * 102 + "]" * 102, '"a\\u0000b"', '["\\ud800"]', '{"a": 1, "a": 2}'])
+def test_json_that_could_not_be_kept_is_not_taken_for_a_text(text: str) -> None:
+    for declared in ("any", "{type: [string, array, object]}"):
+        with pytest.raises(PlanRefused, match="input `a`: .* cannot be taken: "):
+            read_input(plan(f"{{a: {declared}}}"), "a", text)
 
 
 def test_a_text_that_is_not_of_the_type_is_refused() -> None:
