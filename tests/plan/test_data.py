@@ -184,7 +184,7 @@ def test_a_text_is_read_by_the_type_of_its_input(declared: str, text: str, meant
 @pytest.mark.parametrize("text", ["[" * 102 + "]" * 102, '"a\\u0000b"', '["\\ud800"]', '{"a": 1, "a": 2}'])
 def test_json_that_could_not_be_kept_is_not_taken_for_a_text(text: str) -> None:
     for declared in ("any", "{type: [string, array, object]}"):
-        with pytest.raises(PlanRefused, match="input `a`: .* cannot be taken: "):
+        with pytest.raises(PlanRefused, match=r"input `a`: .* cannot be taken: "):
             read_input(plan(f"{{a: {declared}}}"), "a", text)
 
 
