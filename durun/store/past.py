@@ -55,7 +55,8 @@ def rewinding(
             )
     then = _then(store.file, no, before)
     found = _effects(store, no, rewind.since(read.history(store.file, no, before - 1, ("entered",))))
-    made = [_row(store, no, plan, at, name, how) for name, how in then.ended.items() if name in plan["states"]]
+    ended = ((name, how) for name, how in then.ended.items() if name in plan["states"] and name != state)  # that is entered anew
+    made = [_row(store, no, plan, at, name, how) for name, how in ended]
     effects = tuple(e.no for e in found)
     return Rewind(state, before, then.vars, then.error, tuple(made), effects, by=by), found
 

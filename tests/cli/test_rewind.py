@@ -196,3 +196,21 @@ states:
     id = durun.start(3)
     assert f"`durun outbox deliver {id}` first, or `durun outbox drop`" in durun("rewind", id, "a", "--undo", exit=10).stderr
     assert "2 of its messages are still left to be delivered" in durun("rewind", id, "a", "--repeat").stderr
+
+
+def test_what_a_map_gave_in_an_earlier_round_is_not_asked_for_where_the_run_goes_back_to_it(durun: Program) -> None:
+    durun.plan("""
+vars: {n: 0, got: []}
+start: each
+states:
+  each:
+    map: {items: '[vars.n, vars.n + 10]', start: s, states: {s: {pass: , next: succeeded}}, output: '${{ item }}'}
+    assign: {n: '${{ vars.n + 1 }}', got: '${{ vars.got + output }}'}
+    next: more
+  more: {choice: [{when: vars.n < 2, next: each}, {next: succeeded}]}
+output: '${{ vars.got }}'
+""")
+    run = durun.start()
+    durun("rewind", run, "each", "--repeat")
+    durun("resume", run)
+    assert durun.show(run)["output"] == [0, 10, 1, 11]
