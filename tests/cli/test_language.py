@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.program import Program
+from program import Program
 
 
 def test_a_state_reads_its_own_end_in_what_follows_it(durun: Program) -> None:
