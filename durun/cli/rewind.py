@@ -54,7 +54,10 @@ def rewind(
         say(f"run {doc['id']} is {doc['status']}: it goes back to {event.state} once what it did since is undone" + ways)
     else:
         way = next((w["command"] for w in doc["waiting_for"]), f"durun resume {doc['id']}")
-        say(f"run {doc['id']} stands before {event.state} again: {way}")
+        if doc["status"] in read.ENDED:
+            say(f"run {doc['id']} went back to {event.state}, and is {doc['status']} again: `durun show {doc['id']}`")
+        else:
+            say(f"run {doc['id']} stands before {event.state} again: {way}")
         if left := 0 if undo else undelivered(store, no):
             say(
                 f"{left} of its messages are still left to be delivered, beside those it leaves anew: `durun outbox ls {doc['id']}`"

@@ -261,6 +261,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
         d.set_run(status=Status.RUNNING, ended_by=None, ended_at=None)
         fan.put_right(d, p.scope)
         clock.fresh(d)
+    event = once_step.meant(d, p, event)
     d.tell("resolved", p, None, how=event.how, by=event.by, note=event.note, once=once_of(event.state))
     if once_step.resolve(d, p, event):
         return None

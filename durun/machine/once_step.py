@@ -41,6 +41,17 @@ def left_in_doubt(d: Draft, p: Position) -> None:
     doubt.block(d, p)
 
 
+def meant(d: Draft, p: Position, event: Resolve) -> Resolve:
+    """Who names no state and says that it happened speaks of what is asked for, the once; of the whole step only who names it."""
+    if event.state is not None or event.how != "happened" or not p.onces:
+        return event
+    path = scopes.path_of(p.scope, p.state)
+    if len(p.onces) > 1:
+        ways = scopes.some([f"{path}{scopes.ONCE}{name}" for name in p.onces])
+        raise NotPossible(f"run {d.run.id}: several onces are in doubt; name one of {ways}")
+    return event._replace(state=f"{path}{scopes.ONCE}{p.onces[0]}")
+
+
 def resolve(d: Draft, p: Position, event: Resolve) -> bool:
     """What a person says of the onces in doubt of a step. Whether that is all: then the step is begun again, and asks for
     them, or it is in doubt itself, and stays so."""

@@ -3,7 +3,8 @@
 Rules:
 - data as it was then is built from the history: the vars that each row changed, and the effect whose output a state had; visits are
   never counted back, so what comes after has new keys
-- what was begun since stays in the log of effects, and is undone first where a person wants that: only that, the youngest first
+- what was begun since stays in the log of effects, and is undone first where a person wants that: only that, the youngest first;
+  what was not begun yet never will be
 - nothing goes back over a move to another plan, nor over a point of no return where it is to be undone
 """
 

@@ -316,9 +316,16 @@ def test_a_person_says_that_it_failed_for_good_and_that_all_of_it_happened(steps
     assert [(u["path"], u["status"]) for u in doc["undo"]] == [("a/once:x", "not_needed")]
 
 
-def test_a_step_that_happened_by_hand_has_done_its_onces(steps: Program) -> None:
-    run = in_doubt(steps, "--undo './do undo'")
+def test_without_a_state_it_is_the_once_that_happened_and_the_rest_of_its_step_is_not_passed_over(steps: Program) -> None:
+    run = in_doubt(steps, after="; ./do after")
     steps("resolve", run, "--happened")
+    steps("resume", run)
+    assert steps.lines() == ["x", "after"] and onces(steps, run)["a/once:x"]["status"] == "done"
+
+
+def test_a_step_that_happened_by_hand_has_done_its_onces(steps: Program) -> None:
+    run = in_doubt(steps, "--undo './do undo'", "; ./do after")
+    steps("resolve", run, "a", "--happened")
     steps("resume", run)
     assert [(u["path"], u["status"]) for u in steps.show(run)["undo"]] == [("a/once:x", "owed")]
     steps("compensate", run, exit=4)

@@ -166,6 +166,25 @@ def test_killed_while_it_undoes_it_goes_on_and_goes_back_once(durun: Program) ->
     assert durun.lines() == ["a", "undo a", "a"] and durun.show(id)["status"] == "waiting"
 
 
+def test_what_was_not_begun_before_it_went_back_is_not_waited_for(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'echo undo a >> $LEDGER'}, next: w}\n  w: {pass: {}, next: failed}\n"
+    )
+    id = durun.start(1)
+    said = durun("resume", id, exit=10).stderr
+    assert f"durun resume {id} --from STATE" in said and f"durun rewind {id} STATE" in said
+    assert "is failed again" in durun("rewind", id, "w").stderr
+    durun("rewind", id, "a", "--repeat")
+    durun("rewind", id, "a", "--repeat")
+    doc = durun.show(id)
+    assert [e["status"] for e in doc["effects"]] == ["done", "withdrawn", "waiting"]
+    assert [(u["visit"], u["status"]) for u in doc["undo"]] == [(3, "registered"), (2, "not_needed"), (1, "owed")]
+    durun("cancel", id, exit=4)
+    assert [u["status"] for u in durun.show(id)["undo"]] == ["not_needed", "not_needed", "owed"]
+    durun("compensate", id, exit=4)
+    assert durun.lines() == ["a", "undo a"]
+
+
 def test_what_was_done_once_inside_a_step_is_undone_with_it(durun: Program) -> None:
     once = f"{sys.executable} -m durun once"
     durun.plan(
