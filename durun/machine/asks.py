@@ -98,6 +98,9 @@ def _meant(d: Draft, event: Answer) -> Position:
     if run.cancel is not None:
         raise NotPossible(f"run {run.id} is being cancelled; nothing was changed")
     found = standing(d.at, event.state, event.visit)
+    if not found and (asked := standing(d.at, None)):
+        ways = some([path_of(p.scope, p.state) for p in asked])
+        raise NotPossible(f"run {run.id}: {what}; name one that does: {ways}; nothing was changed")
     if not found:
         raise NotPossible(f"run {run.id}: {what}; it is {run.status}: `durun show {run.id}`; nothing was changed")
     if len(found) > 1:

@@ -241,7 +241,10 @@ def _one(d: Draft, event: Resolve) -> Position:
     named = [p for p in named if event.visit in (None, p.visit)]
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
         what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
-        raise NotPossible(f"run {d.run.id}: {what}; it is {d.run.status}")
+        others = (
+            f"; name one that is: {some(list(map(_path, open_ones)))}" if open_ones and d.run.status is not Status.FAILED else ""
+        )
+        raise NotPossible(f"run {d.run.id}: {what}{others}; it is {d.run.status}; nothing was changed")
     if len(named) > 1:
         raise NotPossible(f"run {d.run.id}: several states are in doubt; name one of " + some(list(map(_path, named))))
     return named[0]

@@ -105,7 +105,7 @@ OPTIONS = {"message": "when?", "options": ["now", "later", {"name": "never", "re
         (Answer(answer="soon", data=1), PlanRefused, "'soon' is none of its answers: `durun approve` takes now, later"),
         (Answer(answer="never", data=1), Usage, "never is a no: `durun approve` takes now, later"),
         (Answer(reject=True, answer="now"), Usage, "now is no no: `durun reject` takes never"),
-        (Answer(state="other"), NotPossible, "state other waits for no answer"),
+        (Answer(state="other"), NotPossible, "state other waits for no answer; name one that does: ask"),
         (Answer(answer="now", data=1, digest="0" * 16), NotPossible, "has the digest"),
     ],
 )
