@@ -87,6 +87,8 @@ def begin_more(d: Draft, path: str) -> None:
     p = d.found(outer)
     if p is None or p.phase is not Phase.INSIDE or p.state != name or p.closing or d.run.cancel is not None:
         return
+    if p.begun == p.total:
+        return
     state = d.state(p)
     most = policy(state).get("concurrency")
     taken = _taken(d, path) if most is not None else 0
@@ -116,9 +118,15 @@ def _taken(d: Draft, path: str) -> int:
     held = d.holders().get(path, {})
     owed = set()
     for p in d.delayed():
-        if p.length is None and scope.inside(p.scope, path):
+        if scope.inside(p.scope, path) and _is_due(d, p):
             owed.add(next(part.inner for part in scope.parts(p.scope) if part.path == path))
     return len(held) + len(owed - held.keys())
+
+
+def _is_due(d: Draft, p: Position) -> bool:
+    """Whether an effect that waits to begin waits for nothing but its place."""
+    now = d.moment
+    return p.length is None or timer.is_over(p, d.run.paused_at, now.now, now.clock, now.boot)
 
 
 def refill(d: Draft) -> None:

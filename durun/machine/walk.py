@@ -34,6 +34,8 @@ MOVES = 1000  # states passed through in one move before it is committed
 def run_on(d: Draft) -> None:
     """Walks on wherever this move has led, and begins what has found a place meanwhile, until all stands still."""
     budget = MOVES
+    if not d.todo:
+        fan.refill(d)  # what stands still now, in a delay or a doubt, has given its place to another
     while d.todo and budget > 0:
         while d.todo and budget > 0:
             scope = d.todo.pop(0)

@@ -134,6 +134,22 @@ def test_an_item_that_waits_gives_its_place_away_and_gets_one_when_it_goes_on() 
     assert world.under_way() == ["each[0].b"]
 
 
+def test_an_item_in_a_delay_or_a_doubt_gives_its_place_away_and_one_that_is_due_is_not_passed_over() -> None:
+    do = {"run": ["x"], "retry": {"max_attempts": 2}, "next": "succeeded"}
+    held = {"items": "[0, 1, 2, 3]", "concurrency": 1, "failures": "all", "start": "do", "states": {"do": do}}
+    world = World(plan_of({"each": {"map": held, "next": "succeeded"}}))
+    world.end("each[0].do", 1)
+    assert world.under_way() == ["each[1].do"], "the next attempt of the first is in a delay"
+    world.give(Lost(world.open()[0], "killed"))
+    assert world.at.positions["each[1]"].phase is Phase.DOUBT
+    assert world.under_way() == [] and may_begin(world.plan, world.at, "each[0]"), "its time has come, before that of the third"
+    world.give(Due("each[0]"))
+    world.end("each[0].do")
+    assert world.under_way() == ["each[2].do"]
+    world.give(Lost(world.open()[0], "killed"))
+    assert world.under_way() == ["each[3].do"]
+
+
 def test_a_branch_that_goes_on_finds_one_place_for_all_that_it_holds() -> None:
     inner = {"fan": {"parallel": {"branches": {"a": DO, "b": DO}}, "next": "succeeded"}}
     waits = {"start": "rest", "states": {"rest": {"wait": "5s", "next": "fan"}, **inner}}
