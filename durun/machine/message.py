@@ -290,6 +290,8 @@ def known_undo(m: Message, e: Effect) -> Json:
     """What becomes of its undo, once nobody delivers it any more; None where it stays registered, to be settled when it must be."""
     if m.undo is None or m.status in ("waiting", "sending"):
         return None
+    if m.status in ("dropped", "withdrawn") and (e.status == "withdrawn" or (e.status == NOT_DONE and "failed" not in m.undo)):
+        return {"status": "not_needed"}  # nobody can deliver it after all, as one that was given up
     return m.undo.get({DONE: "done", NOT_DONE: "failed", NOT_CERTAIN: "in_doubt", IN_DOUBT: "in_doubt"}.get(e.status, ""))
 
 

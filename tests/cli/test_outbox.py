@@ -115,6 +115,9 @@ def test_a_cancel_withdraws_what_was_not_begun_and_a_pause_holds_it(durun: Progr
     states = PLAN.replace("c: {run: 'echo c >> \"$LEDGER\"', next: succeeded}", "c: {wait: 1h, next: succeeded}").replace(
         "[succeeded, failed]", "[cancelled]"
     )
+    states = states.replace("idempotent: true", "idempotent: true, compensate: {run: 'echo undone'}").replace(
+        "true, compensate: {run: 'echo undone'}\n", "true\n    compensate: {run: 'echo undone'}\n"
+    )
     durun.plan(states)
     durun("start", "plan.yaml", "--id", "r", "--no-wait", exit=3)
     assert listed(durun) == [("a", "dead"), ("b", "waiting")]
@@ -126,7 +129,9 @@ def test_a_cancel_withdraws_what_was_not_begun_and_a_pause_holds_it(durun: Progr
     durun("outbox", "deliver")
     assert [s for _, s in listed(durun, "--all")] == ["withdrawn", "withdrawn", "delivered"]
     assert "b" not in durun.lines() and "told of notify:cancelled" in durun.lines()
-    assert [e["status"] for e in durun.show("r")["effects"]] == ["not_done", "withdrawn", "done"]
+    doc = durun.show("r")
+    assert [e["status"] for e in doc["effects"]] == ["not_done", "withdrawn", "done"]
+    assert [u["status"] for u in doc["undo"]] == ["not_needed"] * 2, "nothing is said to be undone of what can happen no more"
 
 
 def test_what_was_delivered_is_undone_in_its_order(durun: Program) -> None:
@@ -153,6 +158,8 @@ states:
     assert "nothing of it begins any more" in durun("outbox", "retry", "r", exit=10).stderr
     durun("outbox", "drop", "r")
     assert listed(durun) == []
+    undo = {u["path"]: u["status"] for u in durun.show("r")["undo"]}
+    assert undo == {"a": "undone", "b": "undone", "c": "not_needed", "d": "not_needed"}
 
 
 UNDONE = SLOW.replace("    next: succeeded", "    compensate: {run: 'echo undone >> \"$LEDGER\"'}\n    next: b")
