@@ -344,7 +344,8 @@ def withdraw(d: Draft, p: Position) -> None:
         effect = d.effect(no) if no is not None else None
         if effect is not None and effect.status == "waiting":
             how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
-            d.put_effect(effect._replace(status=how, ended_at=d.moment.now))
+            made = effect.attempt if how == "withdrawn" else max(1, effect.attempt - 1)  # the attempt it waited for was not made
+            d.put_effect(effect._replace(status=how, attempt=made, ended_at=d.moment.now))
             if how == "withdrawn" and no == p.effect and "compensate" in d.state(p):
                 d.put_undo_status(effect.no, "not_needed", None)  # should it be taken up, its end says anew what there is to undo
 

@@ -76,11 +76,8 @@ def ended(d: Draft) -> None:
 
 
 def _fail(d: Draft, p: Position) -> None:
-    """The position as `resume` will find it: what it waited to begin is withdrawn, and an attempt not made is not counted."""
+    """The position as `resume` will find it: what it waited to begin is withdrawn."""
     fan.withdraw(d, p)
-    if p.phase in (Phase.DELAYED, Phase.QUEUED) and p.effect is not None and d.effect(p.effect).status != "withdrawn":
-        effect = d.effect(p.effect)
-        d.put_effect(effect._replace(attempt=max(1, effect.attempt - 1)))
     target = p.target if p.phase is Phase.READY else None
     d.put(timer.without(p)._replace(phase=Phase.FAILED, target=target, asking=None, cause=None))
     if p.nth is not None:

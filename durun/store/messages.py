@@ -59,11 +59,12 @@ def write(db: apsw.Connection, run: int, move: Move) -> None:
     if move.withdraw:
         waits = "SELECT effect FROM messages WHERE run = ? AND ordered AND status = 'waiting'"
         db.execute(f"UPDATE effects SET status = 'withdrawn' WHERE run = ? AND status = 'waiting' AND no IN ({waits})", (run, run))
+        nothing = "e.status = 'withdrawn' OR (e.status = 'not_done' AND data ->> '$.undo.failed' IS NULL)"
         db.execute(
-            "UPDATE undos SET status = 'not_needed' WHERE run = ? AND status = 'registered' AND effect IN"
-            " (SELECT e.no FROM effects e JOIN messages m ON m.run = e.run AND m.effect = e.no WHERE e.run = ? AND ordered AND m.status = 'waiting' AND"
-            " (e.status = 'withdrawn' OR (e.status = 'not_done' AND data ->> '$.undo.failed' IS NULL)))",
-            (run, run),
+            "UPDATE undos SET status = 'not_needed' WHERE run = ? AND status = 'registered' AND effect IN (SELECT effect"
+            f" FROM messages m JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.run = ? AND effect IN ({waits})"
+            f" AND ({nothing}))",
+            (run, run, run),
         )
         db.execute("UPDATE messages SET status = 'withdrawn', due = NULL WHERE run = ? AND ordered AND status = 'waiting'", (run,))
 

@@ -150,6 +150,17 @@ def test_an_item_in_a_delay_or_a_doubt_gives_its_place_away_and_one_that_is_due_
     assert world.under_way() == ["each[3].do"]
 
 
+def test_an_attempt_that_was_withdrawn_in_its_delay_is_not_counted() -> None:
+    do = {"run": ["x"], "retry": {"on": ["exit:1"]}, "next": "succeeded"}
+    held = {"items": "[0, 1]", "stop": "now", "start": "do", "states": {"do": do}}
+    world = World(plan_of({"each": {"map": held, "next": "succeeded"}}))
+    world.end("each[0].do", 1)
+    world.end("each[1].do", 2)
+    assert world.at.run.status is Status.FAILED and world.at.effects[1].attempt == 1
+    world.give(TakeUp())
+    assert world.at.effects[1].attempt == 2 and world.under_way() == ["each[0].do", "each[1].do"]
+
+
 def test_a_branch_that_goes_on_finds_one_place_for_all_that_it_holds() -> None:
     inner = {"fan": {"parallel": {"branches": {"a": DO, "b": DO}}, "next": "succeeded"}}
     waits = {"start": "rest", "states": {"rest": {"wait": "5s", "next": "fan"}, **inner}}
