@@ -266,7 +266,8 @@ def resolve(d: Draft, p: Position, event: Resolve) -> None:
     if once_step.resolve(d, p, event):
         return None
     if event.how == "retry":
-        return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+        # it may be begun again; that it did not happen nobody has said
+        return walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0, unsure=True))
     if event.how == "fail":
         error = _doubt_error(p, d.effect(p.effect).attempt, "unresolved", event.note or "a person said that it failed")
         return walk.follow(d, p.scope, walk.after_error(d, p, error, None))

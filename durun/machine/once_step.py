@@ -66,7 +66,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> bool:
     if name is None or event.how == "fail":
         return False
     if p.failed or doubt.idempotent(d, p):
-        walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+        walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0, unsure=p.unsure or not p.failed))
     else:
         d.put(p._replace(onces=[its for its in p.onces if its != name] or None))
     return True

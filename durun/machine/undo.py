@@ -410,4 +410,4 @@ def resolve(d: Draft, event: Resolve) -> None:
         assert p.effect is not None
         d.put_effect(d.effect(p.effect)._replace(status=DONE, error=None, ended_at=d.moment.now))
         return undone(d, p.scope)
-    walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0))
+    walk.again(d, p._replace(failures=(0,) * len(p.failures), doubts=0, unsure=True))

@@ -537,7 +537,7 @@ def _try_again(d: Draft, p: Position, error: dict[str, Json], how: str) -> bool:
         return False
     counts = (*p.failures[:at], failures, *p.failures[at + 1 :])
     due = d.moment.now + wait
-    unsure = p.unsure or how in (NOT_CERTAIN, IN_DOUBT)
+    unsure = p.unsure or how != NOT_DONE
     stands = p._replace(phase=Phase.DELAYED, failures=counts, asking=None, cause=error, unsure=unsure)
     d.put(timed(d, stands, due, wait))
     d.put_effect(effect._replace(status="waiting", attempt=effect.attempt + 1, error=error, boot=None, place=None))
@@ -637,4 +637,4 @@ def take_up(d: Draft, p: Position) -> None:
     if how in (NOT_CERTAIN, IN_DOUBT):
         d.put_effect(d.effect(p.effect)._replace(status=IN_DOUBT))
         return doubt.settle(d, p)
-    return again(d, p)
+    return again(d, p._replace(unsure=p.unsure or how == DONE))

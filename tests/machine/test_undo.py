@@ -629,6 +629,32 @@ def test_what_an_earlier_attempt_may_have_done_is_not_forgotten_when_a_later_one
     assert world.undone == ["a"] and world.at.run.status is Status.COMPENSATED
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_person_who_says_again_has_not_said_that_it_did_not_happen(folder: str, cancelled: bool) -> None:
+    world = Undoing(plan_of({"a": {"run": ["x"], "compensate": dict(UNDO), "next": "succeeded"}}), folder)
+    world.give(Lost(1, "killed"))
+    world.give(Resolve("retry"))
+    if cancelled:
+        world.give(Cancel())
+    world.end("a", 1)
+    assert world.logged() == {"a": "registered"}
+    world.give(Compensate())
+    world.next()
+    assert world.at.run.status is Status.BLOCKED, "a person is asked"
+
+
+def test_what_was_done_and_gave_nothing_of_use_is_not_forgotten_when_it_was_begun_again_in_vain(folder: str) -> None:
+    again = {"retry": {"on": ["output_invalid"], "max_attempts": 2, "initial_interval": "1ms", "jitter": "none"}}
+    world = Undoing(
+        plan_of({"a": {"run": ["x"], "output": "json", "compensate": dict(UNDO), "next": "succeeded", **again}}), folder
+    )
+    world.end("a", 0, stdout=b"no json")
+    assert world.logged() == {"a": "owed"}
+    world.give(Due(""))
+    world.end("a", 1)
+    assert world.at.run.status is Status.FAILED and world.logged() == {"a": "registered"}
+
+
 def test_a_probe_that_says_no_leaves_nothing_of_an_earlier_attempt_to_be_undone(folder: str) -> None:
     ways = {"probe": {"run": ["p"]}, "retry": {"max_attempts": 2, "initial_interval": "1ms", "jitter": "none"}}
     world = Undoing(plan_of({"a": {"run": ["x"], "compensate": dict(UNDO), "next": "succeeded", **ways}}), folder)
