@@ -17,6 +17,7 @@ from durun.engine import Engine, real_world
 from durun.errors import Held, NotPossible, Usage
 from durun.machine.decide import decide
 from durun.machine.events import Cancel, Happening, Moment, Pause, Resolve
+from durun.machine.scope import path_of
 from durun.plan.expressions import Evaluator
 from durun.store import read
 from durun.store.file import File
@@ -58,9 +59,9 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
         _while_it_undoes(file, no)  # somebody may have resumed it since it was seen to stand paused
     after = read.summary(file, no, alive_in(file.path))
     if after.reason == "not_stopped" or after.status == "cancelled":
-        return _shown(file, no, json)
+        return _shown(file, no, json, seen)
     if _asked_since(file, no, seen) and after.status not in ("succeeded", "failed"):
-        return _shown(file, no, json)  # what it had done may be undone after it
+        return _shown(file, no, json, seen)  # what it had done may be undone after it
     if after.status not in read.ENDED and Store(file).notes(no):
         raise Held(f"run {s.id} is {after.status}: the cancel is noted, its driver has not acted on it yet: `durun show {s.id}`")
     why = next((e["data"]["why"] for e in read.history(file, no, seen) if e["data"].get("asked") == "cancel"), None)
@@ -81,12 +82,17 @@ def _is_through(file: File, no: int, noted: bool, seen: int) -> bool:
     return s.status in read.ENDED or (heard and stays)
 
 
-def _shown(file: File, no: int, json: bool) -> int:
+def _shown(file: File, no: int, json: bool, seen: int | None = None) -> int:
+    """`seen`: the row of the history after which it was cancelled; what left the groups that were stopped since is named."""
     from durun.render.text import stands
 
     doc = document(file, no)
     if json:
         out_json(doc)
+    for e in read.history(file, no, seen, ("attempt_ended",)) if seen is not None else ():
+        if e["data"].get("left"):
+            path = path_of(e["scope"], e["state"])
+            say(f"run {doc['id']}: {path} left processes behind: {', '.join(map(str, e['data']['left']))}")
     doubts = [e["path"] for e in doc["effects"] if e["status"] in ("in_doubt", "not_certain")]
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
     dead = sum(m["status"] == "dead" for m in doc["messages"])

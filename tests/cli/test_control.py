@@ -54,6 +54,15 @@ def doubtful(durun: Program, *args: Any) -> str:
 # --- resume --from ---
 
 
+def test_a_cancel_names_the_process_that_left_its_group(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'setsid sleep 60 & echo $! >> $LEDGER; exec sleep 60', next: succeeded}}\n")
+    begun = durun.begin("start", "plan.yaml", "--id", "r")
+    [pid] = until(durun.lines)
+    until(lambda: os.getpgid(int(pid)) == int(pid))
+    assert f"a left processes behind: {pid}" in durun("cancel", "r", exit=4).stderr
+    begun.communicate()
+
+
 def test_from_begins_a_failed_run_at_a_state_that_is_named_as_a_new_visit_with_a_new_key(durun: Program) -> None:
     durun.plan(FAILS)
     run = durun.start(1)
