@@ -232,7 +232,7 @@ def _counted(m: Message, e: Effect, event: Any, at: Moment, place: str) -> Step:
             name = {"directory": "cwd_gone", "secret": "secret_missing"}[event.what]
             why = event.why or "its directory is gone"
             return _give_up(m, _ended(e, NOT_DONE, at, {**error, "name": name, "message": why}))
-        outcome = of_no_start(event)
+        outcome = of_no_start(event, e.request)
     else:
         outcome = of_command(m.policy, event)
         error |= {"exit": outcome.exit, "stderr": event.stderr}

@@ -74,8 +74,12 @@ def _of_command(state: State, ended: Ended) -> Outcome:
     return Outcome(NOT_CERTAIN if shell and 129 <= exit <= 159 else NOT_DONE, f"exit:{exit}", f"exit {exit}", exit)
 
 
-def of_no_start(event: CouldNotStart) -> Outcome:
-    return Outcome(NOT_DONE, "not_found", f"it could not be started: {event.what}: {os.strerror(event.errno)}")
+def of_no_start(event: CouldNotStart, request: Json = None) -> Outcome:
+    """`request`: what was to be started, so that its program is named."""
+    what = event.what
+    if what == "program" and request is not None:
+        what = request["argv"][0] if request.get("argv") else request.get("shell", what)
+    return Outcome(NOT_DONE, "not_found", f"it could not be started: {what}: {os.strerror(event.errno)}")
 
 
 def output_of(state: State, event: Ended) -> Json:

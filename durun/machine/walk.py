@@ -322,7 +322,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         return _hold(d, p, {"name": "cwd_gone", "message": f"its directory, {within}, is gone"} if within else "cwd_gone")
     if isinstance(event, CouldNotStart) and event.what == "secret":
         return _hold(d, p, {"name": "secret_missing", "message": event.why})
-    outcome = of_no_start(event) if isinstance(event, CouldNotStart) else of_command(state, event)
+    outcome = of_no_start(event, effect.request) if isinstance(event, CouldNotStart) else of_command(state, event)
     _tell_end(d, p, effect.attempt, event, outcome)
     if isinstance(event, Ended) and event.stopped == "leaving" and outcome.how != DONE:
         return doubt.stopped(d, p)

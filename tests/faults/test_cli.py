@@ -84,6 +84,7 @@ def test_f114_code_signal_and_reason_of_an_end_are_kept_apart(place, run, name, 
     done = place.durun("start", place.plan(f"a: {{run: {json.dumps(run)}, next: succeeded}}"), exit=1)
     error = place.show(done.id)["error"]
     assert error["name"] == name
+    assert name != "not_found" or f"could not be started: {run[0]}: " in error["message"]
     assert error.get("exit") == exit
     assert place.show(done.id)["effects"][0]["exit"] == exit
 
