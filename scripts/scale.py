@@ -221,6 +221,9 @@ def copies(db: apsw.Connection, of: str, count: int, age: Callable[[int], int] |
     [(last,)] = db.execute("SELECT max(no) FROM runs").fetchall()
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
     own = {"no": f"{last} + i", "id": "lower(hex(randomblob(6)))", "driver": "NULL"}
+    if age is not None:
+        oldest, newest = age(0), age(1)
+        own |= {name: f"{name} - ({oldest} + i * {newest - oldest} / {count})" for name in ("created_at", "updated_at", "ended_at")}
     names = [row[1] for row in db.execute("PRAGMA table_info(runs)").fetchall()]
     chosen = ", ".join(own.get(name, name) for name in names)
     db.execute(
@@ -234,13 +237,6 @@ def copies(db: apsw.Connection, of: str, count: int, age: Callable[[int], int] |
             db.execute(
                 f"{numbers} INSERT INTO {table} ({listed}) SELECT {chosen} FROM n, (SELECT * FROM {table} WHERE {column} = {no})"
             ).fetchall()
-    if age is not None:
-        oldest, newest = age(0), age(1)
-        back = f"({oldest} + (no - {last}) * {newest - oldest} / {count})"
-        db.execute(
-            f"UPDATE runs SET created_at = created_at - {back}, updated_at = updated_at - {back}, ended_at = ended_at - {back}"
-            f" WHERE no > {last}"
-        ).fetchall()
 
 
 def belonging(db: apsw.Connection) -> list[tuple[str, str, tuple[str, ...]]]:

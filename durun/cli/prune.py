@@ -50,7 +50,7 @@ def db_prune(
             {
                 "path": file.path, "pruned": found.ids, "kept": found.kept, "ids_kept": found.remembered,
                 "forgotten": found.forgotten, "logs": {"files": found.files, "bytes": found.bytes},
-                "database": {"before": found.size[0], "after": found.size[1], "shrunk": found.shrunk},
+                "database": {"before": found.size[0], "after": found.size[1], "shrunk": found.shrunk, "free": found.free},
             }
         )  # fmt: skip
     _say(file, found)
@@ -75,7 +75,9 @@ def _named(file: File, run: str, forget_id: bool) -> int:
 
 
 def _say(file: File, found: Any) -> None:
-    if not (found.ids or found.files or found.forgotten):
+    if found.finished:
+        say(f"{file.path}: what an earlier prune had left of runs is gone too: {found.finished}")
+    if not (found.ids or found.files or found.forgotten or found.finished):
         say(f"{file.path}: nothing to prune")
     else:
         ids = f"; ids remembered: {found.remembered}" if found.remembered else ""

@@ -49,6 +49,7 @@ class Pruned(NamedTuple):
     size: tuple[int, int]  # of the database, before and after
     shrunk: bool  # False: a driver lives, or it is too much to be done unasked, and what is free in the file is used again
     free: int  # bytes in the file that it does not use
+    finished: int  # runs that an earlier prune had left half done
 
 
 class Ended(NamedTuple):
@@ -81,7 +82,7 @@ def prune(
     with failing(file.path, db):
         db.execute("PRAGMA secure_delete=ON").fetchall()
         db.execute("PRAGMA foreign_keys=OFF").fetchall()  # to each run it would look for rows that are taken away here by name
-        _rest(file, files)
+        finished = _rest(file, files)
         for some in _batches(_ended(file, only, before), kept):
             gone, names, logs = _take(file, some, now, forget=forget)
             ids, remembered = ids + gone, remembered + names
@@ -97,7 +98,7 @@ def prune(
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         db.execute("PRAGMA foreign_keys=ON").fetchall()
         free = rows(db, "PRAGMA freelist_count")[0][0] * rows(db, "PRAGMA page_size")[0][0]
-    return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk, free)
+    return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk, free, finished)
 
 
 def forget(file: File, id: str) -> bool:
@@ -183,8 +184,10 @@ def _belonging(db: apsw.Connection) -> list[str]:
     return [table for table, refers in named.items() if refers & {("runs", "run"), ("effects", "run")}]
 
 
-def _rest(file: File, files: list[int]) -> None:
-    """What large runs that are gone have left, bit by bit; each is lost in a power cut without saying anything wrong."""
+def _rest(file: File, files: list[int]) -> int:
+    """What large runs that are gone have left, bit by bit; each is lost in a power cut without saying anything wrong. How many runs
+    there were."""
+    count = 0
     while found := rows(file.db, "SELECT run FROM leaving LIMIT 1"):
         run = found[0][0]
         for table in _belonging(file.db):
@@ -192,6 +195,8 @@ def _rest(file: File, files: list[int]) -> None:
                 time.sleep(GAP)
         with file.write() as db:
             db.execute("DELETE FROM leaving WHERE run = ?", (run,))
+        count += 1
+    return count
 
 
 def _some_of(file: File, table: str, run: int, files: list[int]) -> bool:
