@@ -217,7 +217,7 @@ def test_a_long_history_is_shown_by_its_beginning_and_its_end() -> None:
     told = Told("me", "here", [], [], many, history, {"done": many}, effects, last)
     doc = dict.fromkeys(("reason", "ended_at", "error", "output", "state", "vars")) | {"id": "r", "parent": None}
     doc |= {"plan": "p", "version": "1", "digest": "d", "status": "failed", "created_at": "T", "updated_at": "T", "input": {}}
-    doc |= {"waiting_for": [], "undo": [], "positions": [], "undoing": None}
+    doc |= {"waiting_for": [], "undo": [], "positions": [], "effects": [], "undoing": None}
     doc |= {"pins": {"directory": "/", "file": "f", "durun": "1", "tools": {}, "env": {}, "files": {}}}
     found = {section.title: section.parts for section in sections(doc, for_people(told))}
     assert f"Certain: {many} done" in found["What is certain, and what is not"][0].text  # type: ignore[union-attr]
