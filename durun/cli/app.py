@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.rich_utils import rich_format_error
 
 from durun import __version__
-from durun.cli.reader import COMMANDS, SHORT, function, guarded, refused
+from durun.cli.reader import COMMANDS, SHORT, function, guarded, refused, visible
 
 WRONG: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")  # of any wrong usage
 LONG = {long: short for short, long in SHORT.items()}
@@ -148,10 +149,15 @@ def run(argv: list[str]) -> int:
 def _answered(argv: list[str]) -> int:
     as_json = "--json" in argv
     try:
-        answer = build()(args=argv, prog_name="durun", standalone_mode=not as_json)
+        answer = build()(args=argv, prog_name="durun", standalone_mode=False)
         return answer if isinstance(answer, int) else 0
     except WRONG as e:
-        return refused("usage", e.format_message().splitlines()[0], e.exit_code, as_json=True)
+        if as_json:
+            return refused("usage", e.format_message().splitlines()[0], e.exit_code, as_json=True)
+        said = visible(e.format_message())  # typer hides less of what cannot be printed
+        e.format_message = lambda: said
+        rich_format_error(e)
+        return int(e.exit_code)
     except SystemExit as e:
         if isinstance(e.__context__, BrokenPipeError):  # whoever read the help has seen enough
             return 0

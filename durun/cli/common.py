@@ -7,7 +7,7 @@ import sys
 import time
 
 from durun.cli.reader import at_end, say
-from durun.errors import PlanRefused, Usage
+from durun.errors import PlanRefused, StoreUnusable, Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
 
@@ -41,12 +41,14 @@ def where(db: str | None) -> str:
         path.encode("utf-8")
     except UnicodeEncodeError:
         raise Usage(f"the path of a database must be UTF-8 text: {os.fsencode(path)!r} is none") from None
+    if os.path.islink(path) and (whose := os.lstat(path).st_uid) not in (0, os.geteuid()):
+        raise StoreUnusable(f"{path} is a link that another user has put there (uid {whose}): durun does not follow it")
     return os.path.realpath(path)
 
 
 def opened(db: str | None, *, brief: bool = False) -> File:
     """The database, which must be there. `brief`: to look at it and leave, on a full disk too. Raises StoreUnusable."""
-    file = File(where(db), create=False, brief=brief)
+    file = File(where(db), create=False, brief=brief, say=say)
     at_end.append(file.close)
     return file
 

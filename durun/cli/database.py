@@ -61,7 +61,7 @@ def db_restore(file: str, *, json: bool = False, db: str | None = None) -> int:
         with checked(os.path.realpath(source)):
             pass
     try:
-        target = File(path, create=True)
+        target = File(path, create=True, say=say)
     except StoreUnusable as e:
         raise StoreUnusable(f"{e}; or {away(path)}") from None
     at_end.append(target.close)

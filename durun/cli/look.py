@@ -7,14 +7,15 @@ import sys
 import time
 
 from durun.cli.common import alive_in, columns_of, document, exit_of, mask_of, now, on_terminal, opened
-from durun.cli.reader import in_pieces, say
+from durun.cli.reader import in_pieces, json_line, say, visible
+from durun.effects.locks import opened_log
 from durun.errors import NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from durun.store.children import Child
@@ -29,9 +30,7 @@ STATUSES = (
 
 
 def _json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, ensure_ascii=False))
+    print(json_line(value))
 
 
 def ls(
@@ -75,7 +74,7 @@ def ls(
         if on_terminal(sys.stdout):
             _painted(table_now(found, now(), columns_of(sys.stdout)))
         else:
-            print(table(found))
+            print(visible(table(found)))
     else:
         say(
             "no runs" if there or (db is None and "DURUN_DB" not in os.environ) else f"there is no database at {where(db)}: no runs"
@@ -117,7 +116,7 @@ def show(run: str, *, json: bool = False, db: str | None = None) -> int:
         if on_terminal(sys.stdout):
             _painted(fitted(drawn(doc, now()), columns_of(sys.stdout)))
         else:
-            print(drawn(doc))
+            print(visible(drawn(doc)))
     return 0
 
 
@@ -173,7 +172,7 @@ def _not_pinned(file: File, no: int, doc: dict[str, Json]) -> list[str]:
 def _painted(text: str) -> None:
     from durun.render.terminal import painted
 
-    print(painted(text, sys.stdout))
+    print(painted(visible(text), sys.stdout))
 
 
 def history(run: str, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
@@ -194,7 +193,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
     while True:
         ended = not follow or _summary(file, no, child, alive_in(file.path)).status in read.ENDED  # asked first
         for e in _history(file, no, child, after):
-            print(text.event(mask.tree(doc.event(e))), flush=follow)
+            print(visible(text.event(mask.tree(doc.event(e)))), flush=follow)
             after = e["no"]
         if ended or _nobody_reads():
             return 0
@@ -204,6 +203,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
 def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool = False, db: str | None = None) -> int:
     """Print what the commands of a run wrote, as it was written but for secrets: attempt by attempt, stdout before stderr.
 
+    A pipe gets the bytes as they are; on a terminal what cannot be printed is made visible, so that no output does anything to it.
     With --follow it goes on, attempt after attempt, until the run has ended.
     """
     if follow and json:
@@ -213,17 +213,17 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     if json:
         return _logs_document(file, no, child, state)
     shown: dict[str, int] = {}
-    mask = mask_of(file, no, run=True)
+    mask, shown_to = mask_of(file, no, run=True), _terminal() if sys.stdout.isatty() else _write
     after, alive = 0, alive_in(file.path)
     while True:
         ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
         for e in _history(file, no, child, after, ATTEMPTS):
             after = e["no"]
             for path in _written(e, state):
-                shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
+                shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
         sent = [path for of in _sent(file, no, child, state) for path in (of["out"], of["err"]) if path]
         for path in [*sent, *_live(file, no, child, state)]:
-            shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, whole=ended or not follow)
+            shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
         if not follow or ended:
             break
         if _nobody_reads():
@@ -304,13 +304,13 @@ def _logs_document(file: File, no: int, child: Child | None, state: str | None) 
 
 
 def _text(file: File, path: str | None) -> str | None:
-    """What a file holds, as text; what is no UTF-8 is replaced. None where it is gone."""
+    """What a file holds, as text; what is no UTF-8 is replaced. None where it is gone, or no file any more."""
     if path is None:
         return ""
     try:
-        with open(os.path.join(file.folder, path), "rb") as f:
+        with opened_log(os.path.join(file.folder, path)) as f:
             return f.read().decode("utf-8", "replace")
-    except FileNotFoundError:
+    except OSError:
         return None
 
 
@@ -329,22 +329,33 @@ def _live(file: File, no: int, child: Child | None, state: str | None) -> list[s
     return found
 
 
-def _copy(path: str, start: int, mask: Any, *, whole: bool) -> int:
+def _terminal() -> Callable[[bytes], None]:
+    """What writes to a terminal what a command wrote to its log."""
+    from durun.render.terminal import Log
+
+    log = Log()
+    return lambda data: _write(log.shown(data))
+
+
+def _copy(path: str, start: int, mask: Any, write: Callable[[bytes], None], *, whole: bool) -> int:
     """Prints a file from a place on, masked: the place it was printed up to. What may begin a secret waits for more."""
     sys.stdout.flush()
     try:
-        with open(path, "rb") as f:
+        with opened_log(path) as f:
             f.seek(start)
             kept = b""
             while data := f.read(1 << 20):
                 ready, kept = mask.settled(kept + data)
-                _write(ready)
+                write(ready)
             if whole:
-                _write(mask.masked(kept))
+                write(mask.masked(kept))
                 kept = b""
             return f.tell() - len(kept)
     except FileNotFoundError:
         say(f"the log {path} is gone")
+        return start
+    except OSError as e:
+        say(f"the log {path} cannot be read: {os.strerror(e.errno or 0)}")
         return start
 
 
@@ -376,7 +387,7 @@ def output(run: str, state: str | None = None, *, json: bool = False, db: str | 
     if json:
         _json({"run": _summary(file, no, child, alive_in(file.path)).id, "state": state, "output": value})
     elif isinstance(value, str):
-        print(value)
+        print(visible(value) if sys.stdout.isatty() else value)
     else:
         _json(value)
     return 0

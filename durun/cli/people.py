@@ -11,7 +11,7 @@ from typing import Any
 
 from durun.cli.common import alive_in, document, exit_of, now, opened, person, read_file, where
 from durun.cli.drive import driver, noticed, preload, refuse_stranded
-from durun.cli.reader import out_json, say
+from durun.cli.reader import out, out_json, say
 from durun.engine import Told, real_world, tell
 from durun.errors import Held, PlanRefused, Usage
 from durun.machine.events import Alive, Answer, Signal, Word
@@ -81,7 +81,7 @@ def inbox(*, json: bool = False, db: str | None = None) -> int:
     if json:
         out_json({"inbox": items})
     elif items:
-        print(text.inbox(items))
+        out(text.inbox(items))
     else:
         say("nothing waits for a person")
     return 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from durun.cli.common import where
-from durun.cli.reader import say
+from durun.cli.reader import json_line, out, say, visible
 
 
 def check(plan: str, *, json: bool = False) -> int:
@@ -17,10 +19,10 @@ def check(plan: str, *, json: bool = False) -> int:
     except PlanFaults as e:
         if not json:
             raise
-        print(_document([f._asdict() for f in e.faults], []))
+        out(_document([f._asdict() for f in e.faults], []))
         return e.exit
     if json:
-        print(_document([], [w._asdict() for w in loaded.warnings]))
+        out(_document([], [w._asdict() for w in loaded.warnings]))
         return 0
     for warning in loaded.warnings:
         say(draw(warning._replace(message=f"warning: {warning.message}"), loaded.source))
@@ -29,9 +31,7 @@ def check(plan: str, *, json: bool = False) -> int:
 
 
 def _document(faults: list[dict[str, object]], warnings: list[dict[str, object]]) -> str:
-    import json
-
-    return json.dumps({"faults": faults, "warnings": warnings}, ensure_ascii=False)
+    return json_line({"faults": faults, "warnings": warnings})
 
 
 def db_path(*, json: bool = False, db: str | None = None) -> int:
@@ -41,5 +41,5 @@ def db_path(*, json: bool = False, db: str | None = None) -> int:
 
         out_json({"path": where(db), "folder": where(db) + ".d"})
     else:
-        print(where(db))
+        print(visible(where(db)) if sys.stdout.isatty() else where(db))
     return 0

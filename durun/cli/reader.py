@@ -75,13 +75,21 @@ def _bug(kind: type[BaseException], error: BaseException, where: Any) -> None:
     import tempfile
     import traceback
 
-    lines = "".join(traceback.format_exception(kind, error, where))
+    lines, said = _masked("".join(traceback.format_exception(kind, error, where))), _masked(f"{kind.__name__}: {error}")
     try:
         with tempfile.NamedTemporaryFile("w", prefix="durun-bug-", suffix=".log", delete=False, errors="replace") as f:
             f.write(lines)
-        say(f"durun has a fault of its own ({kind.__name__}: {error}); please report {f.name}. What was committed stands.")
+        say(f"durun has a fault of its own ({said}); please report {f.name}. What was committed stands.")
     except OSError:
         say(lines)
+
+
+def _masked(text: str) -> str:
+    """Without the values of secrets that this process has read: whoever is sent the file is not to have them."""
+    room = sys.modules.get("durun.effects.secrets")
+    for mask in list(room.masks) if room is not None else ():
+        text = mask.text(text)
+    return text
 
 
 def _three_descriptors() -> None:
@@ -210,10 +218,19 @@ def _drop_stdout() -> None:
         return
 
 
+def visible(text: str) -> str:
+    """Lines with what cannot be printed made visible: no name, path or message moves a cursor or turns the text around."""
+    if all(map(str.isprintable, text.split("\n"))):
+        return text
+    from durun.render.text import plain
+
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def out(text: str) -> None:
-    """A line on stdout. A closed stdout never stops anything that moves a run."""
+    """Lines on stdout. A closed stdout never stops anything that moves a run."""
     try:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(visible(text) + "\n")
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):
         _drop_stdout()
@@ -221,32 +238,39 @@ def out(text: str) -> None:
 
 def out_json(document: Any) -> None:
     """One JSON document on stdout."""
+    out(json_line(document))
+
+
+def json_line(document: Any) -> str:
+    """A document as JSON in one line: the same to whoever reads it, and nothing in it means anything to a terminal."""
     import json
 
-    out(json.dumps(document, ensure_ascii=False))
+    line = json.dumps(document, ensure_ascii=False)
+    if line.isprintable():
+        return line
+    # half a surrogate is none of ours: to write it is the fault that it was
+    return "".join(c if c.isprintable() or "\ud800" <= c <= "\udfff" else json.dumps(c)[1:-1] for c in line)
 
 
 def in_pieces(document: dict[str, Any]) -> None:
     """The same, where some of its lists are as long as what they tell of: they are given one by one, and no list is ever whole."""
-    import json
-
     write = sys.stdout.write
     for n, (name, value) in enumerate(document.items()):
-        write(f"{', ' if n else '{'}{json.dumps(name)}: ")
+        write(f"{', ' if n else '{'}{json_line(name)}: ")
         if not hasattr(value, "__next__"):
-            write(json.dumps(value, ensure_ascii=False))
+            write(json_line(value))
             continue
         write("[")
         for k, one in enumerate(value):
-            write(f"{', ' if k else ''}{json.dumps(one, ensure_ascii=False)}")
+            write(f"{', ' if k else ''}{json_line(one)}")
         write("]")
     write("}\n")
 
 
 def say(text: str) -> None:
-    """A line on stderr, for people."""
+    """Lines on stderr, for people."""
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(visible(text) + "\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import errno
 import fcntl
 import marshal
 import os
@@ -24,6 +25,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from durun.effects.background import HIGH
+from durun.effects.locks import opened_log
 from durun.values import NamedTuple
 
 GRACE = 10_000  # ms between a signal and the next
@@ -310,10 +312,12 @@ def read_whole(folder: str, path: str, size: int, crc: int) -> bytes | None:
     if not path or not size:
         return b""
     try:
-        with open(os.path.join(folder, path), "rb") as f:
+        with opened_log(os.path.join(folder, path)) as f:
             data = f.read(size)
-    except FileNotFoundError:
-        return None  # any other trouble raises OSError: the output is there, and the next resume may read it
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO):  # gone, or something else in its place
+            return None
+        raise  # the output is there, and the next resume may read it
     return data if len(data) == size and binascii.crc32(data) == crc else None
 
 
@@ -322,7 +326,7 @@ def tail(folder: str, path: str, n: int = 4096) -> str:
     if not path:
         return ""
     try:
-        with open(os.path.join(folder, path), "rb") as f:
+        with opened_log(os.path.join(folder, path)) as f:
             f.seek(0, os.SEEK_END)
             f.seek(max(0, f.tell() - n))
             return f.read().decode("utf-8", "replace").replace("\0", "\ufffd")

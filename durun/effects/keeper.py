@@ -113,7 +113,7 @@ class File:
 
         Opened just before the spawn: what is open longer is for a moment held by every other command that is begun meanwhile.
         """
-        fd = posix.open(self.name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC)
+        fd = posix.open(self.name, posix.O_WRONLY | posix.O_APPEND | posix.O_CLOEXEC | posix.O_NOFOLLOW)
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
@@ -592,7 +592,8 @@ def file_sum(path: bytes) -> tuple[int, int]:
     except OSError:
         return -2, 0
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        # a link is not followed: who may only put names into this folder would have us read what it may not
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOFOLLOW)
     except OSError as e:
         return (
             (1, -1) if e.errno in (errno.EIO, *FULL, *SHORT) else (-2, 0)

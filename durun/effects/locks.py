@@ -6,8 +6,13 @@ driver leaves signs of life (its boot, and that boot's clock without suspend): h
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 
 def driver_alive(folder: str, place: str | None) -> bool:
@@ -23,6 +28,16 @@ def last_sign(folder: str, place: str) -> tuple[str, int] | None:
         return boot, int(reading)
     except (OSError, ValueError):
         return None
+
+
+def opened_log(path: str) -> BinaryIO:
+    """What a command printed, or left as its output, open to be read. A command may have put anything in its place: no link is
+    followed, and nothing but a file is read. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if os.fstat(fd).st_mode & 0o170000 != 0o100000:
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no file", path)
+    return open(fd, "rb")
 
 
 ONCE = "once"  # where calls of `durun once` hold their files

@@ -69,12 +69,17 @@ def folders_of(tree: Tree) -> set[str]:
     return found
 
 
+def _at(root: str, folder: str) -> str:
+    """Where a folder of a tree lies: with no slash behind the root, which would make a link of it the folder it leads to."""
+    return os.path.join(root, folder) if folder else root
+
+
 def look(root: str, tree: Tree) -> Signs:
     """What the file system says of every file and folder of a tree; of what is gone nothing."""
     found: Signs = {}
     for path in (*sorted(folders_of(tree)), *tree):
         with contextlib.suppress(OSError):
-            there = os.lstat(os.path.join(root, path))
+            there = os.lstat(_at(root, path))
             found[path] = (there.st_mode, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
     return found
 
@@ -84,7 +89,7 @@ def is_whole(root: str, tree: Tree) -> bool:
     folders = folders_of(tree)
     try:
         for folder in folders:
-            at = os.path.join(root, folder)
+            at = _at(root, folder)
             there = os.lstat(at)
             if not stat.S_ISDIR(there.st_mode) or stat.S_IMODE(there.st_mode) != FOLDER:
                 return False
@@ -109,7 +114,7 @@ def make(root: str, tree: Tree, content: Callable[[str], bytes]) -> None:
     """Lays a tree out, or mends it. Raises OSError, StoreUnusable."""
     folders = sorted(folders_of(tree))
     for folder in folders:
-        at = os.path.join(root, folder)
+        at = _at(root, folder)
         if os.path.islink(at) or (os.path.lexists(at) and not os.path.isdir(at)):
             os.unlink(at)
         os.makedirs(at, mode=0o700, exist_ok=True)

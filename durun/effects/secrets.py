@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from weakref import WeakSet
 
 from durun.machine.secrets import SHORTEST, Mask
 
 Json = Any
 PATIENCE = 30.0  # s for the command of a secret
 LARGEST = 1024 * 1024  # bytes
+masks: WeakSet[Mask] = WeakSet()  # of all that were read in this process, for a report of a fault
 
 
 class SecretMissing(Exception):
@@ -26,6 +28,7 @@ class Secrets:
         self._specs = {spec["name"]: spec for spec in specs}
         self._directory = directory
         self.mask = Mask()
+        masks.add(self.mask)
         self.names = tuple(self._specs)
         self.short: set[str] = set()  # those whose value is too short to be masked
 

@@ -243,7 +243,8 @@ def _for_mermaid(text: str) -> str:
 def _yaml(text: str) -> str:
     import json
 
-    return json.dumps(_line(text), ensure_ascii=False)
+    # in a title a mark has no number, and who puts the drawing into a page as it is puts its title there, too
+    return json.dumps(_line(text).translate({ord(c): " " for c in "<>"}), ensure_ascii=False)
 
 
 # --- Graphviz ---

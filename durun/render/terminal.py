@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from durun.render.live import ASCII, PRETTY, STATUS_STYLES, Line
+from durun.render.text import plain
 
 CUT_OFF = 1  # column at the right edge that stays free: some terminals wrap when it is written
 
@@ -78,6 +80,18 @@ def _coloured(line: str, at: int, *, first: bool) -> Line:
     elif line.startswith("    ") and (doubt := DOUBT.search(line)) is not None:
         return [(line[: doubt.start()], ""), (doubt[0], "bold yellow"), (line[doubt.end() :], "")]
     return [(line, "")]
+
+
+class Log:
+    """What a command wrote, for a terminal: lines and tabs stay, everything else that cannot be printed is made visible."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def shown(self, data: bytes) -> bytes:
+        """The next piece of it; what may be the beginning of a character waits for more."""
+        text = self._decoder.decode(data).replace("\r\n", "\n")
+        return "".join(c if c in "\n\t" else plain(c) for c in text).encode("utf-8", "backslashreplace")
 
 
 class Screen:

@@ -146,7 +146,7 @@ def schema(db: apsw.Connection) -> Found:
     for version in range(1, VERSION + 1):
         for statement in statements(version):
             made.execute(statement).fetchall()
-    asked = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
+    asked = "SELECT type || ' ' || name, sql FROM sqlite_schema WHERE substr(name, 1, 7) <> 'sqlite_'"
     wanted, there = dict(rows(made, asked)), dict(rows(db, asked))
     made.close()
     for name in sorted({*wanted, *there}):

@@ -7,6 +7,8 @@ Rules:
 - a restore is one transaction of the file that is restored, with what was in flight blocked already: there is no moment at which
   a driver could take it for what it was. It is refused while a driver lives, which is asked with the file locked
 - what was there before is kept as a backup beside it
+- what is restored holds the tables that durun makes, as it makes them, and no other: a trigger, a view or a table that somebody
+  put into a file does not come in with it
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import apsw
 
 from durun.errors import Held, NotPossible, StoreUnusable
 from durun.store import origin
-from durun.store.file import APPLICATION, File, failing, look_at_header, rows
+from durun.store.file import APPLICATION, SWITCHES, File, failing, look_at_header, rows
 from durun.store.runs import who_holds
 from durun.values import NamedTuple
 
@@ -114,6 +116,7 @@ def restore(source: str, file: File, alive: Callable[[str], bool], now: int, kep
             _copied(db, part)
         taken = File(part, create=False, say=file.say, private=True)
         try:
+            _refuse_strange(source, taken.db)
             with taken.write() as db:
                 (found,) = rows(db, origin.ORIGIN)
                 blocked = origin.block(db, now, "restored", found)
@@ -133,6 +136,9 @@ def checked(source: str) -> Iterator[apsw.Connection]:
         raise StoreUnusable(f"{source} cannot be read: {os.strerror(e.errno or 0)}; nothing was changed") from None
     db = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READONLY)
     try:
+        for what, how in SWITCHES:
+            db.config(what, how)
+        db.execute("PRAGMA cell_size_check=ON").fetchall()
         if rows(db, "PRAGMA application_id") != [(APPLICATION,)]:
             raise StoreUnusable(f"{source} is a database, but not one of durun: nothing was changed")
         said = rows(db, "PRAGMA quick_check(1)")
@@ -141,6 +147,14 @@ def checked(source: str) -> Iterator[apsw.Connection]:
         yield db
     finally:
         db.close()
+
+
+def _refuse_strange(source: str, db: apsw.Connection) -> None:
+    """Raises StoreUnusable where the tables, indexes and views are others than those of a new file."""
+    from durun.store.audit import schema
+
+    for _, what in schema(db):
+        raise StoreUnusable(f"{source} is not as durun makes it ({what}): it is not restored; nothing was changed")
 
 
 def _put_back(taken: File, file: File, alive: Callable[[str], bool], now: int, kept: str) -> str | None:

@@ -4,7 +4,9 @@ Rules:
 - SQLite in WAL mode with synchronous=FULL; every write is BEGIN IMMEDIATE, and nothing is open across a call to the outside
 - birth: synchronous=EXTRA until the switch to WAL is on the disk, since FULL deletes the rollback journal of that switch without
   syncing its folder, and a power cut could bring the journal back and the tables away
-- refused before anything is written: newer, foreign, damaged, not writable, another user's, on a network file system
+- refused before anything is written: newer, foreign, damaged, not writable, another user's, on a network file system; and where
+  what belongs to it (its log, its folder) is another user's, or may be written by one
+- a trigger or a view in the file does nothing: durun has no use for either, and a file may come from elsewhere
 - in this process nobody else opens the file: closing another descriptor of it would drop SQLite's locks. The look at its
   header comes before the first connection, and not again while there is one
 - what may be lost in a power cut without saying anything wrong is committed without a sync
@@ -34,6 +36,12 @@ QUIET = 5.0  # s before it says that it waits
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "fuse", "fuseblk", "ceph"})
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ROOM = 16 * 1024 * 1024  # bytes that must be free before anything begins
+BESIDE = ("-wal", "-shm", "-journal")  # what SQLite keeps beside the file
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+SWITCHES = (
+    (apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1), (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1), (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+    (apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0), (apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0),
+)  # fmt: skip
 _connected: dict[tuple[int, int], int] = {}  # how many connections this process has to a file
 
 
@@ -66,7 +74,9 @@ class File:
         existed = look(self.path, create=create)
         if not existed:
             _make(self.path)
+            self._say_if_open_to_all()
         here = os.stat(self.path)
+        _refuse_another_user(self.path, here)
         self.identity = (here.st_dev, here.st_ino)  # as long as this process has it open
         self._is_open = False
         self._waited_since: float | None = None
@@ -81,6 +91,13 @@ class File:
         except BaseException:
             self.close()
             raise
+
+    def _say_if_open_to_all(self) -> None:
+        """A folder in which everybody may put another file in the place of this one cannot be made safe from here."""
+        folder = os.path.dirname(self.path)
+        mode = os.stat(folder).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            self.say(f"{folder} may be written by everybody, who can then take the database away: `chmod o-w {folder}`")
 
     def close(self) -> None:
         self.db.close()
@@ -122,7 +139,8 @@ class File:
             self._prepare()  # and as it closes it writes nothing
 
     def _prepare(self) -> None:
-        self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        for what, how in SWITCHES:
+            self.db.config(what, how)
         self.db.set_busy_handler(self._wait)
         self._ready()
 
@@ -335,6 +353,7 @@ def look(path: str, *, create: bool) -> bool:
     except FileNotFoundError:
         if not create:
             raise StoreUnusable(f"there is no database at {path}: `durun start` makes one") from None
+        _refuse_planted(path)
         above = os.path.dirname(path)
         while not os.path.exists(above):
             above = os.path.dirname(above)
@@ -344,12 +363,29 @@ def look(path: str, *, create: bool) -> bool:
         raise StoreUnusable(f"{path} cannot be used: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     if not stat.S_ISREG(there.st_mode):
         raise StoreUnusable(f"{path} is no file")
-    if there.st_uid != os.geteuid():
-        raise StoreUnusable(f"{path} belongs to another user (uid {there.st_uid}); durun does not write to it")
+    _refuse_another_user(path, there)
+    _refuse_planted(path)
     if not _connected.get((there.st_dev, there.st_ino)):
         _refuse_remote(path)
         look_at_header(path, there.st_size)
     return True
+
+
+def _refuse_another_user(path: str, there: os.stat_result) -> None:
+    if there.st_uid != os.geteuid():
+        raise StoreUnusable(f"{path} belongs to another user (uid {there.st_uid}); durun does not write to it")
+
+
+def _refuse_planted(path: str) -> None:
+    """SQLite would write into what lies there under the name of its log, whoever put it there and wherever it leads."""
+    for end in BESIDE:
+        try:
+            there = os.lstat(path + end)
+        except OSError:
+            continue
+        _refuse_another_user(path + end, there)
+        if not stat.S_ISREG(there.st_mode):
+            raise StoreUnusable(f"{path}{end} is no file: move it away, then the same again")
 
 
 def look_at_header(path: str, size: int, way: str = "name another with --db or $DURUN_DB") -> None:
@@ -407,9 +443,9 @@ def _make(path: str) -> None:
     while not os.path.exists(above):
         above = os.path.dirname(above)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _made(folder)
         _refuse_remote(folder)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
         while folder != above:  # SQLite syncs the folder of its file; what that lies in is ours
             folder = os.path.dirname(folder)
             _sync(folder)
@@ -426,11 +462,31 @@ def _sync(folder: str) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Makes the folder of logs, locks and notes. Raises StoreUnusable."""
+    """Makes the folder of logs, locks and notes. What lies there is believed, so nobody else may write to it.
+
+    Raises StoreUnusable.
+    """
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _made(folder)
+        there = os.stat(folder)
     except OSError as e:
         raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
+    _refuse_another_user(folder, there)
+    if there.st_mode & OTHERS:
+        raise StoreUnusable(f"{folder} may be written by other users: `chmod go-w {folder}`, then the same again")
+
+
+def _made(folder: str) -> None:
+    """A folder, with those it lies in as far as they are missing: each for its owner alone, whatever the umask."""
+    if os.path.isdir(folder):
+        return
+    if not os.path.exists(os.path.dirname(folder)):
+        _made(os.path.dirname(folder))
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:  # by another process, just now
+        if not os.path.isdir(folder):
+            raise
 
 
 def statements(version: int) -> list[str]:

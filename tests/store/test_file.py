@@ -189,10 +189,11 @@ def test_a_busy_file_is_waited_for_and_said_to_be(tmp_path: Path, monkeypatch: p
 
 
 def test_the_views_say_what_a_person_with_sqlite_wants_to_know(tmp_path: Path) -> None:
-    file = File(str(tmp_path / "runs.db"), create=True)
+    File(str(tmp_path / "runs.db"), create=True).close()
+    db = apsw.Connection(str(tmp_path / "runs.db"))  # as a person opens it
     for view in ("run", "event", "effect"):
-        assert file.db.execute(f"SELECT * FROM {view}").fetchall() == []
-    file.close()
+        assert db.execute(f"SELECT * FROM {view}").fetchall() == []
+    db.close()
 
 
 @pytest.mark.parametrize("table", ["runs", "plans", "positions", "states", "effects", "history"])

@@ -1,0 +1,33 @@
+"""Where a secret could come out by a way that is not the plan's: a report of a fault of our own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from program import Program
+
+SECRET = "s3cr3t-value-0123"
+FAULT = """
+import sys
+from durun import outbox
+from durun.cli import main
+
+def at_fault(self, *args, **more):
+    value = self.secrets.value("TOKEN")
+    raise ZeroDivisionError(f"the far side said {value}")
+
+outbox.Deliverer.{act} = at_fault
+main()
+"""
+
+
+def test_what_durun_tells_of_a_fault_of_its_own_holds_no_secret(durun: Program) -> None:
+    durun.plan("secrets: [TOKEN]\nstart: a\nstates: {a: {run: ['true'], env: {T: '${{ secrets.TOKEN }}'}, next: succeeded}}\n")
+    env = {**durun.env, "TMPDIR": str(durun.folder), "TOKEN": SECRET}
+    argv = [sys.executable, "-c", FAULT.replace("{act}", "begin"), "start", "plan.yaml"]
+    done = subprocess.run(argv, cwd=durun.folder, env=env, capture_output=True, text=True, timeout=60)
+    told = next(durun.folder.glob("durun-bug-*.log")).read_text()
+    assert done.returncode == 1 and "the far side said ***" in done.stderr and "the far side said ***" in told
+    assert SECRET not in done.stderr + done.stdout + told
+    durun.audited = False
