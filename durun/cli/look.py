@@ -8,7 +8,6 @@ import time
 
 from durun.cli.common import alive_in, columns_of, document, exit_of, mask_of, now, on_terminal, opened
 from durun.cli.reader import in_pieces, json_line, say, visible
-from durun.effects.locks import opened_log
 from durun.errors import NotPossible, Usage
 from durun.store import read
 from durun.store.file import File
@@ -307,6 +306,8 @@ def _text(file: File, path: str | None) -> str | None:
     """What a file holds, as text; what is no UTF-8 is replaced. None where it is gone, or no file any more."""
     if path is None:
         return ""
+    from durun.effects.locks import opened_log
+
     try:
         with opened_log(os.path.join(file.folder, path)) as f:
             return f.read().decode("utf-8", "replace")
@@ -339,24 +340,25 @@ def _terminal() -> Callable[[bytes], None]:
 
 def _copy(path: str, start: int, mask: Any, write: Callable[[bytes], None], *, whole: bool) -> int:
     """Prints a file from a place on, masked: the place it was printed up to. What may begin a secret waits for more."""
+    from durun.effects.locks import opened_log
+
     sys.stdout.flush()
     try:
-        with opened_log(path) as f:
-            f.seek(start)
-            kept = b""
-            while data := f.read(1 << 20):
-                ready, kept = mask.settled(kept + data)
-                write(ready)
-            if whole:
-                write(mask.masked(kept))
-                kept = b""
-            return f.tell() - len(kept)
-    except FileNotFoundError:
-        say(f"the log {path} is gone")
-        return start
+        file = opened_log(path)
     except OSError as e:
-        say(f"the log {path} cannot be read: {os.strerror(e.errno or 0)}")
+        gone = isinstance(e, FileNotFoundError)
+        say(f"the log {path} is gone" if gone else f"the log {path} cannot be read: {os.strerror(e.errno or 0)}")
         return start
+    with file as f:
+        f.seek(start)
+        kept = b""
+        while data := f.read(1 << 20):
+            ready, kept = mask.settled(kept + data)
+            write(ready)
+        if whole:
+            write(mask.masked(kept))
+            kept = b""
+        return f.tell() - len(kept)
 
 
 def _write(data: bytes) -> None:

@@ -154,7 +154,7 @@ class Mask:
         """JSON may spell a value in other ways: it is read, and looked at."""
         assert self._pattern is not None
         try:
-            todo: list[Json] = [json.loads(raw)]
+            todo: list[Json] = [json.loads(raw, parse_int=str)]  # a number of many digits would take its time
         except (ValueError, RecursionError):
             return ""
         while todo:

@@ -31,3 +31,11 @@ def test_what_durun_tells_of_a_fault_of_its_own_holds_no_secret(durun: Program) 
     assert done.returncode == 1 and "the far side said ***" in done.stderr and "the far side said ***" in told
     assert SECRET not in done.stderr + done.stdout + told
     durun.audited = False
+
+
+def test_a_number_of_millions_of_digits_does_not_hold_up_the_look_for_secrets() -> None:
+    code = (
+        "from durun.machine.secrets import Mask; mask = Mask([('TOKEN', 's3cr3t-value-0123')])\n"
+        "assert mask.holder(b'[' + b'9' * 8_000_000 + b', \"s3cr3t\\\\u002dvalue-0123\"]') == 'TOKEN'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
