@@ -21,6 +21,15 @@ class SecretMissing(Exception):
     """A secret cannot be read; the message says which and why, never what it is."""
 
 
+def _leave_no_core() -> None:
+    """From now on this process holds a secret: should it die of a fault, its memory goes into no file."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    if soft:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
 class Secrets:
     """The secrets of one plan. `mask` knows every value that was read; `directory` is where relative paths begin."""
 
@@ -50,6 +59,7 @@ class Secrets:
         if not text or "\0" in text:
             raise SecretMissing(f"the secret {name} is {'no text' if text else 'empty'}")
         self.mask.learn(name, text)
+        _leave_no_core()
         if len(text) < SHORTEST:
             self.short.add(name)
         return text

@@ -159,6 +159,7 @@ def _refuse_strange(source: str, db: apsw.Connection) -> None:
 
 def _put_back(taken: File, file: File, alive: Callable[[str], bool], now: int, kept: str) -> str | None:
     """The restored content in the place of the other, in one transaction. Where what was there is kept, or None."""
+    file.keep_a_log()  # else nobody may look while it is written to
     looking = File(file.path, create=False, say=file.say)
     try:
         with failing(file.path, file.db), file.db.backup("main", taken.db, "main") as copy:

@@ -206,6 +206,14 @@ class File:
                 raise StoreUnusable(f"{self.path} is busy: another process has held it for {PATIENCE:.0f} s")
             time.sleep(0.0005 + os.urandom(1)[0] / 27_000)
 
+    def keep_a_log(self) -> None:
+        """A backup that was put here as it was keeps none yet: before the first write to it, it does from now on."""
+        if not os.path.exists(self.path + "-wal"):
+            with failing(self.path, self.db):
+                self.db.execute("PRAGMA synchronous=EXTRA").fetchall()
+                self._to_wal()
+                self.db.execute("PRAGMA synchronous=FULL").fetchall()
+
     def at_home(self) -> bool:
         """Whether it is, where it lies, the file it says it is; `origin` knows what it may be else."""
         return rows(self.db, "SELECT path, device, inode FROM origin") == [(self.path, *self.identity)]
@@ -217,6 +225,7 @@ class File:
             from durun.store.alone import shared
 
             self._shared = shared(self.folder)
+            self.keep_a_log()
             if _number(self.db, "user_version") != VERSION:
                 raise StoreUnusable(f"{self.path} was brought to another version by another durun: start this command again")
         return Write(self, synced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -9,13 +10,14 @@ from program import Program
 
 SECRET = "s3cr3t-value-0123"
 FAULT = """
-import sys
+import resource, sys
 from durun import outbox
 from durun.cli import main
 
 def at_fault(self, *args, **more):
     value = self.secrets.value("TOKEN")
-    raise ZeroDivisionError(f"the far side said {value}")
+    core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+    raise ZeroDivisionError(f"the far side said {value}, and of a core {core} bytes are kept")
 
 outbox.Deliverer.{act} = at_fault
 main()
@@ -26,9 +28,12 @@ def test_what_durun_tells_of_a_fault_of_its_own_holds_no_secret(durun: Program) 
     durun.plan("secrets: [TOKEN]\nstart: a\nstates: {a: {run: ['true'], env: {T: '${{ secrets.TOKEN }}'}, next: succeeded}}\n")
     env = {**durun.env, "TMPDIR": str(durun.folder), "TOKEN": SECRET}
     argv = [sys.executable, "-c", FAULT.replace("{act}", "begin"), "start", "plan.yaml"]
-    done = subprocess.run(argv, cwd=durun.folder, env=env, capture_output=True, text=True, timeout=60)
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    allowed = ["bash", "-c", f'ulimit -Sc {"unlimited" if limit == resource.RLIM_INFINITY else limit // 1024}; exec "$@"', "-"]
+    done = subprocess.run([*allowed, *argv], cwd=durun.folder, env=env, capture_output=True, text=True, timeout=60)
     told = next(durun.folder.glob("durun-bug-*.log")).read_text()
     assert done.returncode == 1 and "the far side said ***" in done.stderr and "the far side said ***" in told
+    assert "of a core 0 bytes are kept" in told
     assert SECRET not in done.stderr + done.stdout + told
     durun.audited = False
 

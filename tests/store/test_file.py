@@ -267,3 +267,22 @@ def test_a_file_format_that_sqlite_does_not_know_is_told_as_damage(durun: Progra
         f.seek(47)
         f.write(b"\x09")
     assert "damaged" in durun("ls", exit=8).stderr
+
+
+def test_a_backup_that_is_put_where_a_database_lies_keeps_a_log_from_its_first_write_on(tmp_path: Path) -> None:
+    from durun.store.backup import backup, restore
+
+    source = File(str(tmp_path / "runs.db"), create=True)
+    backup(source, str(tmp_path / "b.db"), 1)
+    source.close()
+    for name, act in {
+        "written.db": lambda file: file.write().__enter__(),
+        "restored.db": lambda file: restore(str(tmp_path / "b.db"), file, lambda place: False, 2, str(tmp_path / "kept")),
+    }.items():
+        (tmp_path / name).write_bytes((tmp_path / "b.db").read_bytes())
+        file = File(str(tmp_path / name), create=False)
+        assert file.db.execute("PRAGMA journal_mode").fetchall() == [("delete",)], "to look at one changes nothing"
+        act(file)
+        assert file.db.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+        assert file.db.execute("PRAGMA synchronous").fetchall() == [(2,)]
+        file.close()
