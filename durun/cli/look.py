@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -346,8 +347,9 @@ def _copy(path: str, start: int, mask: Any, write: Callable[[bytes], None], *, w
     try:
         file = opened_log(path)
     except OSError as e:
-        gone = isinstance(e, FileNotFoundError)
-        say(f"the log {path} is gone" if gone else f"the log {path} cannot be read: {os.strerror(e.errno or 0)}")
+        if e.errno not in (errno.ENOENT, errno.ELOOP, errno.EINVAL):
+            raise  # its disk fails
+        say(f"the log {path} is gone" if e.errno == errno.ENOENT else f"{path} is no log any more: it is not read")
         return start
     with file as f:
         f.seek(start)

@@ -161,6 +161,8 @@ class File:
     def _birth_or_migrate(self) -> None:
         self._look_at_marks()
         before = _number(self.db, "user_version")
+        if before == VERSION:
+            return  # another process has given birth to it meanwhile
         if before > 0:
             from durun.store import alone
 

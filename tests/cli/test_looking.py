@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from program import Program
+from program import Program, until
 
 from durun.render.text import stands
 
@@ -88,6 +88,7 @@ states:
   b: {run: 'echo b', next: succeeded}
 """)
     id = durun.start()
+    until(lambda: not durun.show(id)["messages"] or durun("outbox", "deliver", exit=None) is None)
     assert durun("logs", id, "a").stdout == "to 1\nno\nto 2\nno\n"
     assert durun("logs", id).stdout == "b\nto 1\nno\nto 2\nno\n"
     logs = json.loads(durun("logs", id, "a", "--json").stdout)["logs"]

@@ -97,12 +97,19 @@ states:
 """
 
 
+def words_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""  # it has ended meanwhile
+
+
 @needs_strace
 def test_a_keeper_that_cannot_read_its_gate_begins_nothing_and_keeps_what_runs(durun: Program) -> None:
     durun.plan(BESIDE)
     driver = durun.begin("start", "plan.yaml", "--id", "r")
     until(durun.lines)
-    (keeper,) = [pid for pid in durun.processes() if "keeper.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+    (keeper,) = [pid for pid in durun.processes() if "keeper.py" in words_of(pid)]
     gate = next(durun.db.with_name("runs.db.d").glob("*/gate"))
     tracer = subprocess.Popen(
         [*strace("inject=pread64:error=EIO", "-P", str(gate)), "-p", str(keeper)], stderr=subprocess.PIPE, text=True

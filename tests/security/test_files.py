@@ -208,7 +208,7 @@ def test_a_command_that_puts_something_else_in_the_place_of_its_output_has_no_ou
     durun.plan(f"start: link\nstates:\n{states}")
     run = durun.start()
     done = durun("logs", run)
-    assert "cannot be read" in done.stderr and "only durun" not in done.stdout
+    assert "is no log any more" in done.stderr and "only durun" not in done.stdout
     assert "only durun" not in durun("report", run, "--json").stdout + durun("logs", run, "--json").stdout
     assert b"only durun" not in durun.db.read_bytes()
 

@@ -43,6 +43,25 @@ def test_many_processes_that_make_the_same_file_at_once_all_succeed(tmp_path: Pa
         db.close()
 
 
+def test_a_file_that_another_process_makes_between_two_looks_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, look = tmp_path / "runs.db", File._look_at_marks
+
+    def late(self: File) -> None:
+        monkeypatch.setattr(File, "_look_at_marks", look)
+        other = File(str(path), create=True)
+        with other.write():
+            look(self)  # the other has made it, and is writing
+        self.other = other  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(File, "_look_at_marks", late)
+    file = File(str(path), create=True)
+    assert file.at_home()
+    file.other.close()  # type: ignore[attr-defined]
+    file.close()
+
+
 def test_the_file_is_in_wal_mode_at_full_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     file = File(str(path), create=True)
