@@ -111,7 +111,8 @@ def of_call(done: Done, words: tuple[str, ...] = (), allowed: set[int] | None = 
         yield f"exit {done.code}: {done.err[-2000:]}"
     if "Traceback" in done.err or "fault of its own" in done.err:
         yield f"a fault of its own: {done.err[-2000:]}{last_bug()}"
-    if "--json" in words and done.code >= 0 and done.code != 2 and not is_json(done.out):
+    asked = "--json" in words and "--help" not in words  # who asks for help is given it
+    if asked and done.code >= 0 and done.code != 2 and not is_json(done.out):
         yield f"no JSON: {done.out[:300]!r} {done.err[-300:]}"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +41,37 @@ def test_what_was_lost_or_repeated_would_be_seen(tmp_path: Path, monkeypatch: py
     ledger.write_text(line + "x:b another 1 r0\n")
     assert any("no effect has its key another" in what for what in one.of_ledgers())
     assert len(list(torture.smaller(torture.Drawn(torture.Random("1 plan"), "http://far").plan()))) > 1
+
+
+def test_the_plan_that_fails_is_made_as_small_as_it_still_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import torture
+
+    class Picky(torture.Round):
+        """A round that dislikes every plan with a wait somewhere in it: nothing is run."""
+
+        def live(self, plan: torture.Plan | None = None) -> list[str]:
+            drawn = self.write(plan)
+            self.far.close()
+            if self.disk is not None:
+                self.disk.gone()
+            kinds = [state for level in torture.levels(drawn) for state in level["states"].values() if "wait" in state]
+            self.wrong = ["there is a wait"] if kinds else []
+            return self.wrong
+
+    monkeypatch.setattr(torture, "Round", Picky)
+    seed = next(
+        n for n in range(100) if len(json.dumps(drawn_by(torture, n))) > 3000 and '"wait"' in json.dumps(drawn_by(torture, n))
+    )
+    args = argparse.Namespace(seed=seed, each=0)
+    assert torture.shrink(tmp_path, args, None) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "there is a wait" in said
+    smallest = json.loads((Path(said[-1].rpartition(" ")[2]).parent / "drawn.json").read_text())
+    assert sum(len(level["states"]) for level in torture.levels(smallest)) <= 3, smallest
+
+
+def drawn_by(torture: Any, seed: int) -> Any:
+    return torture.Drawn(torture.Random(f"{seed} plan"), "http://far").plan()
