@@ -10,7 +10,7 @@ import typer
 from typer.rich_utils import rich_format_error
 
 from durun import __version__
-from durun.cli.reader import COMMANDS, SHORT, function, guarded, refused, visible
+from durun.cli.reader import COMMANDS, LOOKING, SHORT, function, guarded, refused, visible
 
 WRONG: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")  # of any wrong usage
 LONG = {long: short for short, long in SHORT.items()}
@@ -123,7 +123,7 @@ def _for_typer(command: str, act: Callable[..., int]) -> Callable[..., None]:
     """The function with options and places as typer wants them."""
 
     def called(**given: Any) -> None:
-        raise typer.Exit(guarded(lambda: act(**given), as_json=bool(given.get("json"))))
+        raise typer.Exit(guarded(lambda: act(**given), as_json=bool(given.get("json")), looking=command in LOOKING))
 
     parameters, hints = [], {}
     for name, p in inspect.signature(act).parameters.items():

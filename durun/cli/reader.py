@@ -31,7 +31,13 @@ COMMANDS = {
     "init": "templates", "graph": "graph", "schema": "schema", "simulate": "simulate", "report": "report",
     "db backup": "database", "db restore": "database", "db prune": "prune", "drain": "drain",
 }  # fmt: skip
+LOOKING = (  # what they print is all that they do
+    "ls", "show", "history", "logs", "output", "wait", "watch", "inbox", "outbox ls", "outbox show", "check", "db path", "db check",
+    "docs", "graph", "schema", "simulate", "report",
+)  # fmt: skip
+unwritten: list[int] = []  # why lines for stdout were lost, where that is no closed pipe
 at_end: list[Callable[[], None]] = []  # what a command has opened, to be let go of when it has ended
+LOST = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
 SHORT = {"-i": "--set", "-q": "--quiet", "-f": "--follow"}
 
 
@@ -54,7 +60,7 @@ def run(argv: list[str]) -> int:
         act = function(name)
         given = read(act, argv[len(name.split()) :])
         if given is not None:
-            return guarded(lambda: act(**given), as_json=bool(given.get("json")))
+            return guarded(lambda: act(**given), as_json=bool(given.get("json")), looking=name in LOOKING)
     from durun.cli import app
 
     return app.run(argv)
@@ -165,14 +171,15 @@ def _placed(act: Callable[..., int], places: tuple[str, ...], free: list[str], g
     return {**dict(zip(places, free, strict=False)), **given}
 
 
-def guarded(act: Callable[[], int], *, as_json: bool) -> int:
-    """Runs a command; a refusal is a message and an exit code, a closed pipe is no fault."""
+def guarded(act: Callable[[], int], *, as_json: bool, looking: bool = False) -> int:
+    """Runs a command; a refusal is a message and an exit code, a closed pipe is no fault. One that only looks has failed where
+    what it prints is lost."""
     from durun.errors import Refusal
 
     try:
         code = act()
         sys.stdout.flush()
-        return code
+        return _unwritten(unwritten[0]) if looking and unwritten else code
     except Refusal as e:
         return refused(e.code, str(e), e.exit, as_json=as_json)
     except BrokenPipeError:
@@ -187,14 +194,13 @@ def guarded(act: Callable[[], int], *, as_json: bool) -> int:
         said = f"what is stored cannot be read ({e}): `durun db check` looks at all of it; where it is damaged, restore a backup"
         return refused("store_unusable", said, 8, as_json=as_json)
     except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG):
+        if e.errno not in LOST:
             raise
         if e.filename is not None:
             said = f"{os.fsdecode(e.filename)} cannot be used: {os.strerror(e.errno)}; mend that, then the same again"
             return refused("store_unusable", said, 8, as_json=as_json)
         _drop_stdout()
-        say(f"stdout cannot be written: {os.strerror(e.errno)}")
-        return 1
+        return _unwritten(e.errno)
     finally:
         while at_end:
             at_end.pop()()
@@ -206,6 +212,11 @@ def refused(code: str, message: str, exit: int, *, as_json: bool) -> int:
     if as_json:
         out_json({"error": {"code": code, "message": message, "exit": exit}})
     return exit
+
+
+def _unwritten(number: int) -> int:
+    say(f"stdout cannot be written: {os.strerror(number)}")
+    return 1
 
 
 def _drop_stdout() -> None:
@@ -232,7 +243,9 @@ def out(text: str) -> None:
     try:
         sys.stdout.write(visible(text) + "\n")
         sys.stdout.flush()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError) as e:
+        if isinstance(e, OSError) and e.errno in LOST:
+            unwritten.append(e.errno)
         _drop_stdout()
 
 

@@ -87,7 +87,8 @@ class Calls:
         )
         at = (no, scope, state, step.visit)
         for effect, attempt, key, request, first_at, data in rows(db, sql, (*at, Phase.ACTING)) or rows(db, left, at):
-            if (attempt, key) == (step.attempt, step.key):
+            if attempt == step.attempt and (key == step.key or self._inside(no, effect)):
+                self.step = step._replace(key=key)
                 stopping = data is not None and json.loads(data).get("stopping")
                 ends = "cancelled" if cancel is not None else "stopped" if stopping else ""
                 return Found(no, effect, scope, state, step.visit, attempt, json.loads(request), first_at, ends, data is not None)
@@ -95,6 +96,10 @@ class Calls:
             f"run {step.run}: attempt {step.attempt} of {step.path} (visit {step.visit}) is over: nothing was begun;"
             f" `durun show {step.run}` says how it stands"
         )
+
+    def _inside(self, run: int, effect: int) -> bool:
+        """Whether this process is the command of another once of the step, which has a key of its own: both belong to the step."""
+        return bool(rows(self.file.db, "SELECT 1 FROM onces WHERE run = ? AND step = ? AND key = ?", (run, effect, self.step.key)))
 
     def look(self, call: Call, said: Said | None = None) -> tuple[str, Seen | None]:
         """What a call comes to as things stand, and what is stored of it. Raises NotNow, PlanRefused."""

@@ -55,6 +55,14 @@ def killed_once(durun: Program, file: str = "pids") -> None:
 # --- done once ---
 
 
+def test_a_once_inside_another_one_belongs_to_the_step(steps: Program) -> None:
+    script(steps, "outer", "./once inner -- ./do inner; test $DURUN_ATTEMPT = 2")
+    step(steps, "./once outer -- ./outer", retry={"initial_interval": "1ms"})
+    run = steps.start()
+    assert steps.lines() == ["inner"]
+    assert {path: e["status"] for path, e in onces(steps, run).items()} == {"a/once:outer": "done", "a/once:inner": "done"}
+
+
 def test_what_was_done_is_told_to_every_later_call_in_whatever_attempt(steps: Program) -> None:
     step(steps, "./once mail -- ./do mail; ./once mail -- ./do mail; test $DURUN_ATTEMPT = 3", retry={"initial_interval": "1ms"})
     run = steps.start()

@@ -114,9 +114,19 @@ def test_an_integer_of_five_thousand_digits_can_be_read_again(durun: Program) ->
 def test_a_stdout_that_is_full_is_said_in_one_line(durun: Program) -> None:
     durun.plan(PLAN)
     run_id = durun.start()
-    for words in (["ls"], ["ls", "--json"], ["show", run_id]):
+    for words in (
+        ["ls"],
+        ["ls", "--json"],
+        ["show", run_id],
+        ["report", run_id],
+        ["schema"],
+        ["graph", "plan.yaml"],
+        ["outbox", "ls", "--json"],
+    ):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([*COMMAND, *words], env=durun.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            done = subprocess.run(
+                [*COMMAND, *words], cwd=durun.folder, env=durun.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            )
         assert done.returncode == 1 and done.stderr.count("\n") == 1 and "stdout cannot be written" in done.stderr
 
 
