@@ -25,7 +25,9 @@ from durun.store.read import CLOSED, OPEN, UNDELIVERED
 from durun.values import NamedTuple
 
 AT_ONCE = 100  # runs in one transaction,
-ROWS = 2000  # and about so many of their rows, so that nobody waits long for it
+ROWS = 2000  # and about so many of their rows,
+BYTES = 4 * 1024 * 1024  # or so much of what they hold: all of it is overwritten, and the log of SQLite takes as much meanwhile,
+FEW = 16  # seen after each so many rows; so nobody waits long for it
 PAGE = 1000  # runs that are looked at in one read
 GAP = 0.006  # s between two transactions: longer than whoever waits for the file sleeps before it asks again
 YOUNG = 3_600_000  # ms in which what belongs to nobody may be about to
@@ -36,6 +38,9 @@ KEPT = {
     " AND u.status IN ('owed', 'registered', 'failed'))",
     "undelivered": f"EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED})",
 }
+HEAVY = (  # of a run: its rows, and what its own row holds as if that were rows
+    f"events + 2 * next_effect + (octet_length(input) + octet_length(vars) + coalesce(octet_length(output), 0)) / {BYTES // ROWS}"
+)
 AT_ONCE_GONE = ("positions", "notes", "queue", "grouped", "places")  # what is asked of the whole file, and is never many of a run
 
 
@@ -97,7 +102,7 @@ def prune(
         shrunk = not living and _shrink(file, most=None if shrink else MOMENT)
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         db.execute("PRAGMA foreign_keys=ON").fetchall()
-        free = rows(db, "PRAGMA freelist_count")[0][0] * rows(db, "PRAGMA page_size")[0][0]
+        free = _free(db)
     return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk, free, finished)
 
 
@@ -114,7 +119,7 @@ def forget(file: File, id: str) -> bool:
 def _ended(file: File, only: int | None, before: int) -> Iterator[Ended]:
     """The runs that have ended before a time, the first to end first; some are read at a time, and then none is."""
     kept = f"{KEPT['owed']}, {KEPT['undelivered']}"
-    what = f"SELECT ended_at, no, id, events + 2 * next_effect, {kept} FROM runs"
+    what = f"SELECT ended_at, no, id, {HEAVY}, {kept} FROM runs"
     if only is not None:
         yield from (Ended(*row[1:]) for row in rows(file.db, f"{what} WHERE {CLOSED} AND no = ?", (only,)))
         return
@@ -152,11 +157,11 @@ def _take(file: File, some: list[Ended], now: int, *, forget: bool) -> tuple[lis
     with file.write() as db:
         # asked again: a person may have taken one up meanwhile
         marks = ",".join("?" * len(some))
-        asked = f"SELECT no, id, named, events + 2 * next_effect FROM runs WHERE no IN ({marks}) AND {_may_go()}"
+        asked = f"SELECT no, id, named, {HEAVY} FROM runs WHERE no IN ({marks}) AND {_may_go()}"
         going = rows(db, asked, tuple(run.no for run in some))
         nos = [row[0] for row in going]
-        large = [row[0] for row in going if row[3] > ROWS]
-        small = [no for no in nos if no not in large]
+        small = _fitting(db, [row[0] for row in going if row[3] <= ROWS])
+        large = [no for no in nos if no not in small]
         marks, few = ",".join("?" * len(nos)), ",".join("?" * len(small))
         logs = [path for table in LOGS for path in _logs(db, table, f"run IN ({few})", small)]
         if not forget:
@@ -175,6 +180,23 @@ def _take(file: File, some: list[Ended], now: int, *, forget: bool) -> tuple[lis
     time.sleep(GAP)
     ids, remembered = [row[1] for row in going], sum(row[2] for row in going) * (not forget)
     return ids, remembered, [*logs, *(f"{no}.driver.log" for no in nos)]
+
+
+def _fitting(db: apsw.Connection, nos: list[int]) -> list[int]:
+    """Those whose rows hold little enough to go in one transaction."""
+    sizes = dict.fromkeys(nos, 0)
+    for table in _belonging(db):
+        held = [row[1] for row in rows(db, f"PRAGMA table_info({table})") if row[2] in ("TEXT", "BLOB")]
+        held_by = " + ".join(f"coalesce(octet_length({column}), 0)" for column in held) or "0"
+        marks = ",".join("?" * len(nos))
+        for no, many in rows(db, f"SELECT run, sum({held_by}) FROM {table} WHERE run IN ({marks}) GROUP BY run", tuple(nos)):
+            sizes[no] += many
+    left, fitting = BYTES, []
+    for no, size in sizes.items():
+        if size <= left:
+            left -= size
+            fitting.append(no)
+    return fitting
 
 
 def _belonging(db: apsw.Connection) -> list[str]:
@@ -204,12 +226,23 @@ def _some_of(file: File, table: str, run: int, files: list[int]) -> bool:
     if not rows(file.db, f"SELECT 1 FROM {table} WHERE run = ? LIMIT 1", (run,)):
         return False
     key = ", ".join(row[1] for row in rows(file.db, f"PRAGMA table_info({table})") if row[5]) or "rowid"
-    these = f"({key}) IN (SELECT {key} FROM {table} WHERE run = ? LIMIT {ROWS})"
+    these = f"({key}) IN (SELECT {key} FROM {table} WHERE run = ? LIMIT ?)"
+    logs: list[str] = []
     with file.write(synced=False) as db:
-        logs = _logs(db, table, these, (run,)) if table in LOGS else []
-        db.execute(f"DELETE FROM {table} WHERE {these}", (run,))
+        before, many, gone = _free(db), 1, 0
+        while many and gone < ROWS and _free(db) - before < BYTES:
+            most = min(gone + 1, FEW, ROWS - gone)
+            logs += _logs(db, table, these, (run, most)) if table in LOGS else []
+            db.execute(f"DELETE FROM {table} WHERE {these}", (run, most))
+            many = int(db.changes())
+            gone += many
     _unlink(file.folder, logs, files)
     return True
+
+
+def _free(db: apsw.Connection) -> int:
+    """Bytes of the file that nothing uses."""
+    return int(rows(db, "PRAGMA freelist_count")[0][0] * rows(db, "PRAGMA page_size")[0][0])
 
 
 LOGS = {  # of each table the logs that its rows name, in the folder of the database

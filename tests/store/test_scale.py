@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -232,6 +233,26 @@ def test_prune_takes_a_long_run_bit_by_bit_and_others_write_in_between(ended: An
         assert other.execute(f"SELECT count(*) FROM {table} WHERE {names} NOT IN (SELECT no FROM runs)").fetchall() == [(0,)]
     other.close()
     place.run("db", "check")
+
+
+def test_prune_takes_large_outputs_a_few_at_a_time(ended: Any, monkeypatch: Any, capfd: Any) -> None:
+    """What is overwritten goes through the log of SQLite, which takes as much of the disk, while everybody else waits."""
+    place = ended
+    with place.sql() as db:
+        db.execute("UPDATE effects SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE run <= 12").fetchall()
+        db.execute("UPDATE runs SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE no <= 12").fetchall()
+    monkeypatch.setattr(pruning, "GAP", 0.0)
+    monkeypatch.setattr(pruning, "_shrink", lambda _file, most: False)
+    logs: list[int] = []
+    really = pruning._unlink
+
+    def seen(*given: Any) -> None:
+        logs.append(os.path.getsize(f"{place.db}-wal"))
+        really(*given)
+
+    monkeypatch.setattr(pruning, "_unlink", seen)
+    assert prune.db_prune(db=str(place.db)) == 0
+    assert max(logs) < 3 * pruning.BYTES
 
 
 def test_a_prune_that_dies_is_gone_on_with_by_the_next(ended: Any, monkeypatch: Any, capfd: Any) -> None:
