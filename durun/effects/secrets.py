@@ -5,7 +5,12 @@ Nothing else in durun reads one, and nobody writes one. A value is UTF-8 text, o
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
+import stat
+import time
 from typing import Any
 from weakref import WeakSet
 
@@ -13,6 +18,7 @@ from durun.machine.secrets import SHORTEST, Mask
 
 Json = Any
 PATIENCE = 30.0  # s for the command of a secret
+LOOK = 0.02  # s between looks at whether it has ended
 LARGEST = 1024 * 1024  # bytes
 masks: WeakSet[Mask] = WeakSet()  # of all that were read in this process, for a report of a fault
 
@@ -77,7 +83,11 @@ class Secrets:
 
     def _of_file(self, name: str, path: str) -> bytes:
         try:
-            with open(os.path.join(self._directory, os.path.expanduser(path)), "rb") as f:
+            # a pipe that nobody writes into is not waited for
+            fd = os.open(os.path.join(self._directory, os.path.expanduser(path)), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as f:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise SecretMissing(f"the secret {name}: {path} is no file, and it is read more than once")
                 found = f.read(LARGEST + 1)
         except OSError as e:
             raise SecretMissing(f"the secret {name}: {path} cannot be read: {os.strerror(e.errno or 0)}") from None
@@ -90,14 +100,41 @@ class Secrets:
 
         argv = ["/bin/sh", "-eu", "-c", run, "durun"] if isinstance(run, str) else [str(word) for word in run]
         try:
-            done = subprocess.run(
-                argv, cwd=self._directory, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False,
+            process = subprocess.Popen(
+                argv, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise SecretMissing(f"the secret {name}: its command gave no answer within {PATIENCE:.0f} s") from None
         except OSError as e:
             raise SecretMissing(f"the secret {name}: its command cannot be begun: {os.strerror(e.errno or 0)}") from None
-        if done.returncode != 0:
-            raise SecretMissing(f"the secret {name}: its command ended with {done.returncode}")
-        return done.stdout[: LARGEST + 1].removesuffix(b"\n")
+        with process:
+            found = _heard(process)
+        if found is not None and len(found) > LARGEST:
+            raise SecretMissing(f"the secret {name}: its command printed over 1 MiB")
+        if found is None:
+            raise SecretMissing(f"the secret {name}: its command gave no answer within {PATIENCE:.0f} s")
+        if process.returncode != 0:
+            raise SecretMissing(f"the secret {name}: its command ended with {process.returncode}")
+        return found.removesuffix(b"\n")
+
+
+def _heard(process: Any) -> bytes | None:
+    """What a command prints until it ends, whatever it leaves behind; None where its time is over. One that goes on for too long,
+    or prints too much, is ended with all that it began."""
+    out, fd, end = b"", process.stdout.fileno(), time.monotonic() + PATIENCE
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    closed = False
+    while len(out) <= LARGEST and time.monotonic() < end:
+        ended = process.poll() is not None
+        ready = not closed and poller.poll(0 if ended else LOOK * 1000)
+        data = os.read(fd, LARGEST + 1) if ready else b""
+        out += data
+        if ended and not data:
+            return out
+        if ready and not data:
+            closed = True
+        elif closed:
+            time.sleep(LOOK)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return out if len(out) > LARGEST else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 
@@ -312,3 +314,17 @@ def test_f48_a_request_sent_again_after_a_kill_carries_the_secret_of_that_time(p
     assert (first["t"], second["t"]) == (token, "another-value")
     assert first["at"] == second["at"], "all else was frozen"
     assert len(set(receiver.keys())) == 1
+
+
+def test_a_secret_is_never_cut_and_neither_a_pipe_nor_what_its_command_left_behind_is_waited_for(place):
+    os.mkfifo(place.folder / "pipe")
+    plan = "a: {run: 'printf %s \"$T\" | wc -c > size', env: {T: '${{ secrets.TOKEN }}'}, next: succeeded}"
+    for source, said in (
+        ("{name: TOKEN, run: 'yes'}", "its command printed over 1 MiB"),
+        ("{name: TOKEN, file: pipe}", "pipe is no file"),
+    ):
+        assert said in place.durun("start", place.plan(plan, head=f"secrets: [{source}]"), exit=7).err
+    left = "{name: TOKEN, run: 'sleep 60 & echo $! > left; echo tok-5c1e77'}"
+    place.durun("start", place.plan(plan, head=f"secrets: [{left}]"))
+    assert (place.folder / "size").read_text().strip() == "10"
+    os.kill(int((place.folder / "left").read_text()), signal.SIGKILL)
