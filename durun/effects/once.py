@@ -34,7 +34,9 @@ class Output:
     def __init__(self, folder: str) -> None:
         self.name = os.urandom(8).hex()
         self._path = os.path.join(folder, ONCE, self.name)
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(self._path), 0o700)
+            os.chmod(os.path.dirname(self._path), 0o700)  # the umask is that of a script
         self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.fd, fcntl.LOCK_EX)
 

@@ -72,6 +72,12 @@ def test_what_was_done_is_told_to_every_later_call_in_whatever_attempt(steps: Pr
     assert (path, once["no"], once["status"], once["attempt"], once["exit"]) == ("a/once:mail", -1, "done", 1, 0)
 
 
+def test_a_script_that_lets_nobody_run_what_it_makes_keeps_no_later_once_from_its_folder(steps: Program) -> None:
+    step(steps, "umask 0177; ./once a -- ./do a")
+    steps.start()
+    assert (steps.folder / "runs.db.d" / "once").stat().st_mode & 0o777 == 0o700
+
+
 def test_bytes_are_told_as_they_were_printed(steps: Program) -> None:
     raw = bytes(range(256)) * 40
     (steps.folder / "raw").write_bytes(raw)
