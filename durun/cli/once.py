@@ -112,9 +112,9 @@ def _act(calls: Calls, call: rules.Call, mask: Any) -> int:
 
 def _begin(calls: Calls, call: rules.Call, said: rules.Said | None, seen: rules.Seen | None, mask: Any) -> int | None:
     """Begins the command, and records its end. None where it is not to begin any more."""
-    key, output = rules.key_of(calls.step.key, call.name), effect.Output(calls.file.folder)
+    key, cwd, output = rules.key_of(calls.step.key, call.name), _directory(call), _output(calls)
     try:
-        begun = calls.begin(call, said, output.name, os.getcwd(), now())
+        begun = calls.begin(call, said, output.name, cwd, now())
         if begun is None:
             return None
         if seen is not None:
@@ -130,6 +130,23 @@ def _begin(calls: Calls, call: rules.Call, said: rules.Said | None, seen: rules.
     finally:
         output.drop()
     return _tell(call, record, fresh=True)
+
+
+def _output(calls: Calls) -> effect.Output:
+    try:
+        return effect.Output(calls.file.folder)
+    except OSError as e:
+        where = f"{calls.file.folder} cannot be used: {os.strerror(e.errno or 0)}"
+        raise StoreUnusable(f"run {calls.step.run}: {where}: nothing was begun; mend that, then the same again") from None
+
+
+def _directory(call: rules.Call) -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        raise Usage(
+            f"once {call.name}: the working directory is gone, and nothing was begun: call it in one that is there"
+        ) from None
 
 
 def _unrecorded(step: Step, call: rules.Call, error: StoreUnusable | OSError) -> str:
@@ -200,7 +217,7 @@ def _in_doubt(step: Step, call: rules.Call, found: Found) -> int:
 
 def _ask(calls: Calls, call: rules.Call, seen: rules.Seen, mask: Any) -> rules.Said | None:
     """Asks the probe what became of it: yes is recorded at once, with what the probe printed."""
-    key, output = rules.key_of(calls.step.key, call.name), effect.Output(calls.file.folder)
+    key, output = rules.key_of(calls.step.key, call.name), _output(calls)
     try:
         argv = ["/bin/sh", "-eu", "-c", str(call.probe), "durun"]
         end = effect.run(argv, output, {**os.environ, "DURUN_IDEMPOTENCY_KEY": key})
