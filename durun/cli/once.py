@@ -50,7 +50,7 @@ def _step() -> Step:
     missing = [f"DURUN_{word}" for word, value in told.items() if not value]
     if missing:
         raise Usage(f"`durun once` works inside the command of a step, where {', '.join(missing)} would be set")
-    if not (told["VISIT"].isdecimal() and told["ATTEMPT"].isdecimal()):
+    if not all(told[word].isdecimal() and len(told[word]) < 16 for word in ("VISIT", "ATTEMPT")):
         raise Usage("DURUN_VISIT and DURUN_ATTEMPT are numbers: leave them as durun set them")
     if told["STATE"].endswith("~undo"):
         raise Usage(f"{told['STATE']} is an undo: `durun once` works inside steps alone")

@@ -79,10 +79,10 @@ def test_a_script_that_lets_nobody_run_what_it_makes_keeps_no_later_once_from_it
 
 
 def test_a_folder_that_cannot_be_used_and_a_directory_that_is_gone_begin_nothing_and_are_said(steps: Program) -> None:
-    text = 'mkdir gone; cd gone; rmdir ../gone; ../once a -- true || echo $?; cd ..; : > "$DURUN_DB.d/once"; ./once b -- true || echo $?'
+    text = 'mkdir gone; cd gone; rmdir ../gone; ../once a -- true || echo $?; cd ..; DURUN_VISIT=99999999999999999999 ./once c -- true || echo $?; : > "$DURUN_DB.d/once"; ./once b -- true || echo $?'
     step(steps, text)
     out, err = logs(steps, steps.start())
-    assert out == "2\n8\n"
+    assert out == "2\n2\n8\n"
     assert "the working directory is gone" in err and "cannot be used: Not a directory" in err
 
 
