@@ -302,7 +302,12 @@ class DriverProcess:
             engine.recover()
             if isinstance(event, Cancel) or engine.at.run.status not in (Status.COMPENSATING, Status.COMPENSATED):
                 engine.move(event)  # what was interrupted while it compensated just goes on
+            back = (engine.at.run.undoing or {}).get("rewind")
+            if back is not None:  # it goes back to a state once that is undone, and then stands before it
+                engine.until = lambda: engine.at.run.undoing is None
             engine.drive()
+        if back is not None and engine.at.run.undoing is None:
+            say(f"run {engine.at.run.id} stands before {back['state']} again")
         return self._end(engine, json=json)
 
     def take(self, no: int, *, to_drive: bool = False, after_restore: bool = False) -> Engine:

@@ -31,6 +31,9 @@ def rewind(
     file = opened(db)
     no = read.number(file, run)
     store = Store(file)
+    at = store.load(no)
+    if at.run.undoing is not None:
+        refuse_now(at, "taken back")  # before anything is asked of a person
     event, since = _judged(store, no, state)
     left = undelivered(store, no) if undo else 0
     if left:  # an undoing run delivers nothing more, and what it left before that state is not to be forgotten

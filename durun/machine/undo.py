@@ -129,8 +129,7 @@ def wanted(d: Draft, event: Compensate) -> None:
     run = d.run
     if run.status is Status.COMPENSATED:
         raise NotPossible(f"run {run.id} is compensated already")
-    turns_back(run, force=event.force)
-    if run.undoing is not None:
+    if run.undoing is not None:  # whoever began that was let past the point of no return, if it has passed one
         if run.status is Status.COMPENSATING:
             raise NotPossible(f"run {run.id} is compensating already")
         if run.status is Status.PAUSED:
@@ -139,6 +138,7 @@ def wanted(d: Draft, event: Compensate) -> None:
         d.move.owed_again = True
         d.set_run(undoing={**run.undoing, "failed": False})
         return
+    turns_back(run, force=event.force)
     if run.status is Status.PAUSED:
         d.set_run(status=Status.RUNNING, paused_at=None)
     begun = [p for p in d.positions() if doubt.under_way(d, p)]

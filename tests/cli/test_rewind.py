@@ -124,8 +124,12 @@ def test_an_undo_that_fails_blocks_and_the_run_goes_back_once_that_is_settled(du
     durun("rewind", id, "a", "--undo")
     doc = durun.show(id)
     assert (doc["status"], doc["reason"]) == ("blocked", "undo_failed") and doc["undoing"]["rewind"]["state"] == "a"
+    for asked in ([], ["--repeat"], ["--undo"]):
+        assert "is being undone" in durun("rewind", id, "a", *asked, exit=10).stderr
     (durun.folder / "mended").write_text("")
-    durun("compensate", id, "--json", exit=3)
+    assert "stands before a again" in durun("compensate", id, exit=3).stderr
+    assert durun.lines() == ["a", "undo a"] and durun.show(id)["state"] == "a"
+    durun("resume", id, exit=3)
     assert durun.lines() == ["a", "undo a", "a"] and durun.show(id)["status"] == "waiting"
 
 

@@ -211,6 +211,19 @@ def test_behind_the_point_of_no_return_only_force_undoes(durun: Program, driven:
         assert drives.wait(30) == 4
 
 
+def test_what_could_not_be_undone_behind_the_point_of_no_return_is_undone_by_the_command_that_is_named(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: ':', pivot: true, compensate: {run: 'test -e mended && echo undo a >> $LEDGER'}, next: succeeded}\n"
+    )
+    id = durun.start(0)
+    durun("compensate", id, exit=10)
+    durun("compensate", id, "--force", exit=9)
+    assert f"durun compensate {id} | durun resolve {id} a --undone" in durun("inbox").stdout
+    (durun.folder / "mended").write_text("")
+    durun("compensate", id, exit=4)
+    assert durun.lines() == ["undo a"]
+
+
 def test_a_living_driver_hears_that_something_is_undone(durun: Program) -> None:
     trip(durun, on_error="compensate")
     full(durun)
