@@ -110,7 +110,7 @@ class Draft:
 
     def state(self, position: Position) -> State:
         if position.left is not None:
-            return position.left["compensate"]  # type: ignore[no-any-return]
+            return position.left["state"]["compensate"]  # type: ignore[no-any-return]
         level = scopes.level(self.plan, position.scope) if position.scope else self.plan
         return level["states"][position.state]
 

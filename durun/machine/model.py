@@ -128,7 +128,7 @@ class Position(NamedTuple):
     closing: str = ""  # INSIDE: nothing more begins, because of: failed | enough | stopped | again
     back_to: Json = None  # INSIDE: [state, visit] in which the run had ended, where failed items were taken up after that
     wants: Json = None  # ASKED: the question; LISTENING: the signal and its longest silence; QUEUED: its limit or group
-    left: Json = None  # of an undo: its state as the plan had it which the run has left meanwhile
+    left: Json = None  # of an undo: {plan, state}, its state as the plan had it which the run has left meanwhile
     beyond: int | None = None  # LISTENING: ms of its whole time beyond `due`; None where it may wait for ever
     onces: Json = None  # the names of those of this attempt that are in doubt
     failed: bool = False  # with them: its own command has ended, and nothing but them is in doubt

@@ -215,16 +215,21 @@ def take_next(d: Draft, event: NextUndo) -> None:
 
 def _act(d: Draft, p: Position, undo: Undo) -> None:
     if undo.request is None:
-        d.put_undo(undo._replace(status="failed"))
+        d.put_undo(_kept(p, undo._replace(status="failed")))
         d.tell("undo_failed", p, error={"name": "expression", "message": undo.error})
         return d.drop(p.scope)
     state = d.state(p)
-    d.put_undo(undo)
+    d.put_undo(_kept(p, undo))
     d.tell("undoing", p, None, effect=undo.effect)
     made = d.new_effect(p, "undo", undo.key, undo.request)
     failures = (0,) * len(state.get("retry", []))
     stands = p._replace(effect=made.no, of=undo.effect, settling=False, owed=None, failures=failures, target=None)
     d.put(walk.issued(d, stands))
+
+
+def _kept(p: Position, undo: Undo) -> Undo:
+    """As it is stored: should it fail and be tried again, the plan of its state is named still."""
+    return undo if p.left is None else undo._replace(request={**(undo.request or {}), "left": p.left["plan"]})
 
 
 def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
@@ -252,7 +257,7 @@ def ask_probe(d: Draft, p: Position) -> None:
 def original(d: Draft, p: Position) -> State:
     """The state whose effect an undo position is about."""
     if p.left is not None:
-        return p.left  # type: ignore[no-any-return]
+        return p.left["state"]  # type: ignore[no-any-return]
     part = scope.parts(p.scope)[-1]
     if part.kind == "once":
         return ONCE  # type: ignore[no-any-return]

@@ -382,7 +382,7 @@ class Store:
             no_, status, text, key, error = found[0]
             its, request = self.effect(db, no, effect), value_of(text)
             if effect >= 0 and request and "left" in request:
-                request["left"] = self._state_left(db, request["left"], its)
+                request["left"] = {"plan": request["left"], "state": self._state_left(db, request["left"], its)}
             undo = Undo(no_, status, request, key, error)
             if effect < 0:
                 return onces.to_undo(db, no, its, undo)

@@ -306,16 +306,22 @@ def test_what_was_done_is_undone_as_the_plan_said_under_which_it_was_done() -> N
     move(world, plan_of({"w": waits("succeeded")}))
     assert world.store is not None
     found = world.store.undo(1, 1)
-    assert found is not None and found[1].request["left"]["compensate"]["retry"][0]["max_attempts"] == 2
+    assert found is not None and found[1].request["left"]["state"]["compensate"]["retry"][0]["max_attempts"] == 2
     world.give(Compensate())
     world.give(NextUndo(*found))
     world.end("a~undo", 1)
     assert world.at.positions["a~"].phase is Phase.DELAYED, "its retry rule is the old plan's"
     assert [path for path, _ in world.begun] == ["a", "a~undo"]
     world.give(Due("a~"))
+    world.end("a~undo", 1)
+    world.give(NothingOwed(1))
+    world.give(Compensate())
+    found = world.store.undo(1, 1)
+    assert found is not None
+    world.give(NextUndo(*found))
     world.end("a~undo")
     world.give(NothingOwed(0))
-    assert world.at.run.status is Status.COMPENSATED
+    assert world.at.run.status is Status.COMPENSATED, "one that failed is tried again as the old plan's too"
 
 
 def test_what_is_inside_a_map_goes_along_item_by_item() -> None:
