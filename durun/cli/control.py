@@ -288,7 +288,10 @@ def resolve(
     if child is not None:
         from durun.cli.child import meant
 
-        _, state, visit, been = meant(file, run, state, *(("doubt", "lost", "held") if undone else ("doubt", "lost")))
+        phases = ["doubt", "lost"] + ["held"] * undone
+        if happened and read.summary(file, no, alive_in(file.path)).status == "failed":
+            phases.append("failed")  # what a person has done by hand
+        _, state, visit, been = meant(file, run, state, *phases)
     s = read.summary(file, no, alive_in(file.path))
     failed = _failed_undos(file, s, state, been) if undone else {}
     event = Resolve(said[0], state, value, output is not None, note, person(), tuple(failed), visit)

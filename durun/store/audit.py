@@ -276,6 +276,8 @@ def _statuses(file: File, db: apsw.Connection) -> Found:
             continue
         if at.run.undoing is not None or at.run.restored is not None:
             continue
+        if at.run.cancel is not None and "pids" in at.run.cancel:
+            continue  # blocked, since what is being stopped does not end
         said = (Status.BLOCKED, "drift") if at.run.held_up() else status_of(list(at.positions.values()))
         if at.positions and said != (at.run.status, at.run.reason):
             words = [f"{status} ({reason})" if reason else str(status) for status, reason in (said, (at.run.status, at.run.reason))]
@@ -451,9 +453,13 @@ def visits(db: apsw.Connection) -> Found:
 
 @_invariant
 def items(db: apsw.Connection) -> Found:
-    """What a state counts of its branches or items is what their rows say."""
+    """What a state counts of its branches or items is what their rows say; but not while a run is stopped whose time is over."""
     count = "SELECT status, count(*) FROM items WHERE run = ? AND path = ? GROUP BY status"
+    over = "SELECT no FROM runs WHERE CASE WHEN json_valid(cancel) THEN json_extract(cancel, '$.error') END IS NOT NULL"
+    stopped = {no for (no,) in rows(db, over)}
     for run, scope, state, data in each(db, "SELECT run, scope, state, data FROM positions WHERE phase = 'inside'"):
+        if run in stopped:
+            continue
         path, said = path_of(scope, state), json.loads(data) if json_valid(data) else {}
         there = dict(rows(db, count, (run, path)))
         wanted = {"succeeded": said.get("won", 0), "failed": said.get("lost", 0), "stopped": said.get("gone", 0)}

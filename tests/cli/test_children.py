@@ -99,6 +99,15 @@ def test_a_child_that_failed_says_why_and_goes_on_with_its_run(asked: tuple[Prog
     assert [e["attempt"] for e in durun.show(child)["effects"] if e["path"] == "fan.left.a"] == [2]
 
 
+def test_what_failed_in_a_child_is_taken_as_done_by_hand_by_its_id(durun: Program) -> None:
+    (durun.folder / "child.yaml").write_text("durun: 1\nname: child\nstart: k\nstates: {k: {run: 'exit 3', next: succeeded}}\n")
+    durun.plan("start: call\nstates: {call: {plan: {file: child.yaml, id: kid}, next: succeeded}}\n")
+    durun("start", "plan.yaml", "--id", "r", exit=1)
+    assert "nothing of it waits" in durun("resolve", "kid", "--fail", exit=10).stderr
+    durun("resolve", "kid", "--happened")
+    durun("resume", "r", exit=0)
+
+
 def test_children_of_one_id_are_told_apart_and_two_at_once_are_refused(durun: Program) -> None:
     (durun.folder / "child.yaml").write_text("durun: 1\nname: child\nstart: s\nstates: {s: {run: 'echo $DURUN_VISIT', output: text, next: succeeded}}\n"
                                              "output: '${{ states.s.output }}'\n")  # fmt: skip

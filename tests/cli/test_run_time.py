@@ -105,3 +105,16 @@ def test_vars_that_would_not_fit_their_schema_are_an_error_that_can_be_caught(du
     assert durun("output", run).stdout == "0\n"
     shown = durun.show(run)
     assert shown["effects"][0]["status"] == "done"
+
+
+def test_a_run_that_is_being_stopped_since_its_time_is_over_is_whole_for_db_check(durun: Program) -> None:
+    durun.plan(
+        "timeout: 1s\nstart: m\nstates:\n  m: {map: {items: '[1, 2]', start: c, states: {c: {choice: [{when: item == 1, next: w}, {next: x}]},\n"
+        "    w: {wait: {signal: s}, next: succeeded},\n"
+        "    x: {run: \"trap '' TERM; until test -e go; do sleep 0.1; done\", idempotent: true, next: succeeded}}}, next: succeeded}\n"
+    )
+    driver = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.seen("r") and '"time_over"' in durun("history", "r", "--json").stdout)
+    durun("db", "check")
+    (durun.folder / "go").touch()
+    assert driver.wait(30) == 1

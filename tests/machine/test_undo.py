@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from durun.machine.events import (
     Moment,
     NextUndo,
     NothingOwed,
+    NotStopped,
     Pause,
     Resolve,
     Settle,
@@ -663,3 +665,11 @@ def test_a_probe_that_says_no_leaves_nothing_of_an_earlier_attempt_to_be_undone(
     world.give(Due(""))
     world.end("a", 1)
     assert world.logged() == {"a": "not_needed"}
+
+
+def test_a_run_that_does_not_let_itself_be_stopped_is_whole_all_the_same(tmp_path: Path) -> None:
+    world = World(plan_of({"a": {"run": ["x"], "next": "succeeded"}}), str(tmp_path))
+    world.give(Cancel())
+    world.give(NotStopped((), 7))
+    assert (world.at.run.status, world.at.run.reason) == (Status.BLOCKED, "not_stopped")
+    assert world.store is not None and not audit(world.store.file).broken
