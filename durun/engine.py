@@ -418,8 +418,9 @@ class Engine:
             undo = self._next_undo()
             if undo is not None:
                 return undo
+        stops = stopping.is_over(self.at.run)  # then what is ready stays where it is until all else has ended
         for p in self.at.active.values():
-            if p.phase is Phase.READY:
+            if p.phase is Phase.READY and not stops:
                 return Go(p.scope)
             if p.phase is Phase.LOST:
                 return Settle(p.scope)

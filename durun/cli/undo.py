@@ -40,6 +40,7 @@ def carried_out(file: File, db: str | None, no: int, event: Cancel | Compensate,
     if s.driver is None or not alive(s.driver):
         return _here(db, no, event, quiet=quiet, json=json)
     judged(store, no, event)
+    back = "rewind" in (store.load(no).run.undoing or {})
     seen = read.events(file, no)
     if isinstance(event, Cancel):
         kind, data = "cancel", {"grace": event.grace, "compensate": event.compensate}
@@ -47,7 +48,7 @@ def carried_out(file: File, db: str | None, no: int, event: Cancel | Compensate,
         kind, data = "compensate", {"grace": event.grace, "force": event.force}
     if store.add_note(no, kind, data, event.by, now()) == 0:
         return _here(db, no, event, quiet=quiet, json=json)
-    _follow(file, no)
+    _follow(file, no, back=back)
     refused_since(file, no, seen, kind)
     return _shown(file, no, json)
 
@@ -62,14 +63,16 @@ def _here(db: str | None, no: int, event: Cancel | Compensate, *, quiet: bool, j
             raise
 
 
-def _follow(file: File, no: int) -> None:
-    """Waits until the driver that has the run is through with it, or gone."""
+def _follow(file: File, no: int, *, back: bool) -> None:
+    """Waits until the driver that has the run is through with it, or gone. `back`: the run goes back to a state, and then on."""
     alive, store = alive_in(file.path), Store(file)
     while True:
         s = read.summary(file, no, alive)
         if s.driver is None or not alive(s.driver) or (s.status in read.ENDED and not store.notes(no)):
             return
         if s.status in ("blocked", "paused") and not store.notes(no):
+            return
+        if back and not store.notes(no) and store.load(no).run.undoing is None:
             return
         time.sleep(0.05)
 

@@ -237,3 +237,18 @@ output: '${{ vars.got }}'
     durun("rewind", run, "each", "--repeat")
     durun("resume", run)
     assert durun.show(run)["output"] == [0, 10, 1, 11]
+
+
+def test_compensate_does_not_wait_for_a_driver_that_goes_on_from_the_state_to_which_it_went_back(durun: Program) -> None:
+    durun.plan(
+        "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'test -e mended && echo undo a >> $LEDGER'}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
+    )
+    id = durun.start(3)
+    durun("rewind", id, "a", "--undo")
+    driver = durun.begin("resume", id, "--wait")
+    until(lambda: (durun.show(id)["driver"] or {}).get("alive"))
+    (durun.folder / "mended").write_text("")
+    durun("compensate", id, exit=None)
+    until(lambda: durun.lines() == ["a", "undo a", "a"])
+    durun("cancel", id, exit=4)
+    assert driver.wait(30) == 4

@@ -118,3 +118,16 @@ def test_a_run_that_is_being_stopped_since_its_time_is_over_is_whole_for_db_chec
     durun("db", "check")
     (durun.folder / "go").touch()
     assert driver.wait(30) == 1
+
+
+def test_a_branch_that_ends_well_when_the_time_is_over_does_not_keep_the_end_of_another_from_being_seen(durun: Program) -> None:
+    durun.plan(
+        "timeout: 1s\nstart: fan\nstates:\n  fan:\n    next: succeeded\n    parallel:\n      branches:\n"
+        "        l: {start: x, states: {x: {run: \"trap 'exit 0' TERM; while :; do sleep 0.05; done\", idempotent: true, next: succeeded}}}\n"
+        "        r: {start: y, states: {y: {run: \"trap 'sleep 0.5; exit 0' TERM; while :; do sleep 0.05; done\", idempotent: true, next: succeeded}}}\n"
+    )
+    run = durun.start(1)
+    doc = durun.show(run)
+    assert (doc["status"], doc["error"]["name"]) == ("failed", "run_timeout")
+    assert [e["status"] for e in doc["effects"]] == ["done", "done"]
+    durun("resume", run)
