@@ -6,6 +6,7 @@ Who cannot be installed here is said to be missing.
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -139,7 +140,7 @@ def ready() -> tuple[dict[str, Callable[[], float]], list[str]]:
 
 def _installed(name: str, peer: Peer) -> str | None:
     """The interpreter of a peer's environment, made if need be; None where it cannot be."""
-    place = Path(".venv-bench-peers") / name.split()[0].lower().rstrip("',s")
+    place = Path(".venv-bench-peers") / re.split(r"\W", name.lower())[0]
     python = str(place.absolute() / "bin" / "python")
     if not (place / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
