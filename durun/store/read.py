@@ -15,10 +15,8 @@ if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
 
     Json = Any
 
-OPEN = (
-    "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the index of runs in flight says it; what is to come
-)
-# in the order of no is sorted by +no: SQLite would rather read all runs there are in that order than sort the few
+# as the index of runs in flight says it. Sort what it finds by +no: by no SQLite would rather read all runs than sort the few
+OPEN = "status NOT IN ('succeeded', 'failed', 'cancelled', 'compensated')"
 CLOSED = "status IN ('succeeded', 'failed', 'cancelled', 'compensated')"  # as the indexes of runs that have ended say it
 UNDELIVERED = "status IN ('waiting', 'sending', 'dead')"  # as the index of open messages says it
 EFFECT = ("no", "scope", "state", "visit", "kind", "key", "status", "attempt", "intended_at", "ended_at", "exit", "error")
