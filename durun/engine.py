@@ -53,6 +53,7 @@ from durun.machine.events import (
     TimeOver,
     Word,
 )
+from durun.machine.foresight import Foreseen, foresee, fulfilled, is_it
 from durun.machine.model import TERMINAL, Checkpoint, Effect, Event, Move, Phase, Position, Run, Status, apply
 from durun.machine.scope import path_of
 from durun.machine.undo import is_undo
@@ -102,6 +103,7 @@ class Performer(Protocol):
     def place(self) -> str: ...
     @property
     def busy(self) -> bool: ...
+    def make_ready(self, run: Run, effect: Effect) -> None: ...
     def begin(self, run: Run, effect: Effect, *, more: bool = False) -> None: ...
     def stop(self, no: int, steps: list[tuple[str, int]], why: str) -> None: ...
     def recover(self, effect: Effect) -> Happening | None: ...
@@ -153,6 +155,8 @@ class Engine:
         self._owed: list[int] = []  # what is to be undone, the youngest last
         self.lingers = False  # a once that is to be undone lives
         self._seen = -1
+        self._foreseen: Foreseen | None = None  # of the checkpoint as it stands
+        self._foresaw = -1  # moves of the run when that was tried
         self._ahead: Checkpoint | None = None  # how it stands once what several events have led to is committed
         self._stopping = ""
         self._leave_by = 0.0
@@ -173,10 +177,26 @@ class Engine:
     def move(self, *events: Happening) -> None:
         """Decides, commits, and begins what was committed. The notes that lie there are heard in the same commit."""
         moment = self._moment()
-        self.held, moves = self.store.commit(
-            self.held, self.at.run, lambda notes: self._decide(list(events), notes, moment), moment.now
-        )
+        self.held, moves = self.store.commit(self.held, self.at.run, lambda notes: self._made(events, notes, moment), moment.now)
         self._took(moves)
+
+    def _made(self, events: tuple[Happening, ...], notes: list[Note], moment: Moment) -> list[Move]:
+        """The moves that these events lead to: the one that was foreseen, or what is decided now."""
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and not notes and len(events) == 1:
+            event = events[0]
+            if isinstance(event, Ended) and is_it(foreseen, event, moment):
+                return [fulfilled(foreseen, event, moment)]
+        return self._decide(list(events), notes, moment)
+
+    def _foresee(self) -> None:
+        """While the only command runs: what its plain end will lead to. Once for each move."""
+        if self._foresaw != self.held.seq:
+            self._foresaw = self.held.seq
+            moment = self._moment()
+            self._foreseen = foresee(self.plan, self.at, moment.boot, moment.place, self.evaluate)
+            if self._foreseen is not None and self.performer is not None:
+                self.performer.make_ready(self.at.run, self._foreseen.begins)
 
     def words_for(self, events: list[Happening]) -> tuple[Held, Run, Callable[[list[Note]], list[Move]]]:
         """What a commit of several runs together needs of this one; `took` tells it what became of that."""
@@ -536,6 +556,7 @@ class Engine:
         over = self._over_in()
         soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
         timeout = max(0.0, soon) / 1000
+        self._foresee()
         found = self.performer.receive(timeout, self.signals.wake)
         events = self.told_of([listened(event, lambda: self.signals.told) for event in found])
         if events:

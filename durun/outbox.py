@@ -48,6 +48,7 @@ STDERR = 4096  # bytes of it that an error keeps
 FULL = (errno.ENOSPC, errno.EDQUOT)
 VAIN = 3  # keepers in a row that died before they had anything to say
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
+NOT_READY: tuple[Json, str | None, bytes] = (None, None, b"")
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
 
 
@@ -109,6 +110,7 @@ class Deliverer:
         self.secrets = Secrets(pinned.plan.get("secrets", []), pinned.directory)
         self.secrets.learn()
         self._vain = 0
+        self._ready: tuple[Json, str | None, bytes] = NOT_READY  # the frozen request of what may begin next, and what is said then
         self._own = {commands.place}  # the places of this driver
         base = pinned.pins["base"]
         self._env = {**base, **pinned.pins["env"]}
@@ -130,6 +132,14 @@ class Deliverer:
 
     # to act
 
+    def make_ready(self, run: Run, effect: Effect) -> None:
+        """Puts down all that is said when this begins, if it does. A secret is read, and pinned files are laid out, only then."""
+        r = effect.request
+        if effect.place == self.place and "method" not in r and "open" not in r and "files" not in r:
+            number = self.commands.next_number()
+            said = self.commands.said(self._request(run, effect, r, self._token(effect), number), number)
+            self._ready = r, effect.place, said
+
     def begin(self, run: Run, effect: Effect, *, more: bool = False) -> None:
         """Begins an intent; what becomes of it is reported by `receive`. With `more` another follows at once."""
         self._begin(run, effect)
@@ -138,6 +148,11 @@ class Deliverer:
 
     def _begin(self, run: Run, effect: Effect) -> None:
         token = self._token(effect)
+        (request, place, said), self._ready = self._ready, NOT_READY
+        if request is effect.request and place == self.place:  # another effect may be given the number that was put down
+            self._issued[token] = effect
+            self.commands.begin_as_said(token, said, more=True)
+            return
         try:
             request = filled(effect.request, self.secrets.value)
             if "method" in request:

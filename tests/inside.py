@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from durun.machine.decide import begin, decide, may_begin
 from durun.machine.events import Cancel, Due, Ended, Go, Lost, Moment, OnceInDoubt, Resolve, Settle
-from durun.machine.model import Checkpoint, Item, Phase, Run, Status, apply
+from durun.machine.foresight import foresee, fulfilled, is_it
+from durun.machine.model import Checkpoint, Item, Move, Phase, Run, Status, apply
 from durun.machine.scope import path_of
 from durun.plan.check import read
 from durun.plan.digest import canonical_text, digest
@@ -23,6 +24,17 @@ def plan_of(states: dict[str, Any], **more: Any) -> Any:
     plan, faults, _ = read(data)
     assert plan is not None, faults
     return plan
+
+
+def as_foreseen(plan: Any, at: Checkpoint, event: Any, moment: Moment) -> bool:
+    """Whether an event was foreseen; then the move is held to be the one that is decided."""
+    foreseen = foresee(plan, at, "boot", "place", Evaluator())
+    if foreseen is None or not is_it(foreseen, event, moment):
+        return False
+    decided, found = decide(plan, at, event, moment, Evaluator()), fulfilled(foreseen, event, moment)
+    for name in Move.__slots__:
+        assert getattr(found, name) == getattr(decided, name), name
+    return True
 
 
 class World:
@@ -55,6 +67,7 @@ class World:
 
     def give(self, event: Any) -> None:
         self.now += 1000
+        as_foreseen(self.plan, self.at, event, self.moment())
         move = decide(self.plan, self.at, event, self.moment(), self.evaluate)
         if self.store is not None:
             self.held, _ = self.store.commit(self.held, self.at.run, lambda _: [move], self.now)

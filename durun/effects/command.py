@@ -172,25 +172,31 @@ class Commands:
 
     def begin(self, request: Request, number: int, *, more: bool = False) -> None:
         """Asks the keeper to begin. What becomes of it is reported. With `more` it is held back until the next, or `flush`."""
-        self._held.add(request.token)
-        self._send(
+        self.begin_as_said(request.token, self.said(request, number), more=more)
+
+    def begin_as_said(self, token: str, said: bytes, *, more: bool = False) -> None:
+        """The same with what was put down before."""
+        self._held.add(token)
+        self._say(said)
+        if not more:
+            self.flush()
+
+    def said(self, request: Request, number: int) -> bytes:
+        """What the keeper is told to begin this; `number` is one of `next_number`."""
+        return marshal.dumps(
             {
                 "kind": "begin", "token": request.token, "n": number, "argv": request.argv, "env": request.env,
                 "without": request.without, "cwd": os.fsencode(request.cwd), "stdin": request.stdin, "timeout": request.timeout,
                 "heartbeat": request.heartbeat, "grace": request.grace, "capture": request.capture,
                 "alive": os.fsencode(self.alive_path(number)), "data": os.fsencode(self.data_path(number)),
             },
-            more=more,
+            2,
         )  # fmt: skip
 
     def stop(self, token: str, steps: list[tuple[str, int]], why: str) -> None:
         """Asks the keeper to send these signals (INT, TERM, KILL), each with its grace in ms, until the group is gone."""
-        self._send({"kind": "stop", "token": token, "steps": steps, "why": why})
-
-    def _send(self, request: dict[str, Any], *, more: bool = False) -> None:
-        self._say(marshal.dumps(request, 2))
-        if not more:
-            self.flush()
+        self._say(marshal.dumps({"kind": "stop", "token": token, "steps": steps, "why": why}, 2))
+        self.flush()
 
     def _say(self, data: bytes) -> None:
         self._outgoing += len(data).to_bytes(4, "big") + data

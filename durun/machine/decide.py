@@ -115,6 +115,13 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
     if at.run.restored is not None:
         restored.refuse(at.run, event)
     clock.count(d, event)
+    lead_on(d, event)
+    clock.settle(d)
+    return d.move
+
+
+def lead_on(d: Draft, event: Happening) -> None:
+    """What an event leads to; the account of the run's time is kept by whoever asks."""
     match event:
         case AfterRestore():
             restored.go_on(d, event)
@@ -165,8 +172,6 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
     d.settle_status()
     signals.left_over(d)
     message.notify(d)
-    clock.settle(d)
-    return d.move
 
 
 def _share(d: Draft) -> None:

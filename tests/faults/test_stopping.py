@@ -62,6 +62,7 @@ def test_f37_whoever_follows_a_run_keeps_no_view_of_the_file_open(place):
     assert b"started" in following.stdout.readline()
     place.until(lambda: place.runs()[0]["status"] == "waiting", "a driver that sits the wait out")
     db = apsw.Connection(str(place.db))
+    db.set_busy_timeout(30_000)
     for _ in range(20):
         db.execute("BEGIN IMMEDIATE; UPDATE runs SET updated_at = updated_at + 1; COMMIT").fetchall()
         place.until(lambda: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0] == 0, "a checkpoint of the whole log")

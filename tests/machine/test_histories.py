@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import as_foreseen
 
 from durun.errors import NotPossible, PlanRefused
 from durun.machine.decide import begin, decide
@@ -94,9 +95,10 @@ def test_whatever_may_have_happened_is_remembered_and_nothing_is_begun_twice(pla
         now += data.draw(st.sampled_from([0, 1000, 90_000]))
         place = data.draw(st.sampled_from(["place", "place", None]))
         learn(at, event, outside)
-        before = at.run.status
+        before, moment = at.run.status, Moment(now, now, "boot", place, 0.5)
+        as_foreseen(plan, at, event, moment)
         try:
-            move = decide(plan, at, event, Moment(now, now, "boot", place, 0.5), evaluate)
+            move = decide(plan, at, event, moment, evaluate)
         except (NotPossible, PlanRefused):
             assert at.run.status == before
             continue
@@ -116,7 +118,16 @@ def happenings(at: Checkpoint) -> list[Any]:
             ends = [
                 Ended(no, s, w, stdout=b"7") for s, w in ((0, ""), (0, ""), (1, ""), (-9, ""), (-15, "timeout"), (-2, "leaving"))
             ]
-            found += [*ends, *ends, CouldNotStart(no, 2, "program"), Lost(no, "x"), Lost(no, "x"), Moved(no)]
+            found += [
+                *ends,
+                *ends,
+                Ended(no, 0),
+                Ended(no, 0),
+                CouldNotStart(no, 2, "program"),
+                Lost(no, "x"),
+                Lost(no, "x"),
+                Moved(no),
+            ]
     if p.phase in (Phase.DOUBT, Phase.LOST, Phase.FAILED):
         found += [Resolve(how, output=7, has_output=True) for how in ("happened", "retry", "fail")] * 3
     if p.phase is Phase.READY:
