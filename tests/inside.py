@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from durun.machine.decide import begin, decide, may_begin
 from durun.machine.events import Cancel, Due, Ended, Go, Lost, Moment, OnceInDoubt, Resolve, Settle
 from durun.machine.foresight import foresee, fulfilled, is_it
-from durun.machine.model import Checkpoint, Item, Move, Phase, Run, Status, apply
+from durun.machine.model import TERMINAL, Checkpoint, Item, Move, Phase, Run, Status, apply
 from durun.machine.scope import path_of
 from durun.plan.check import read
 from durun.plan.digest import canonical_text, digest
@@ -38,7 +38,9 @@ def as_foreseen(plan: Any, at: Checkpoint, event: Any, moment: Moment) -> bool:
 
 
 class World:
-    """A run in a file, and what has been begun of it. Ends are given by the test."""
+    """A run in a file, and what has been begun of it. Ends are given by the test; so many moves are stored together."""
+
+    together = 1
 
     def __init__(self, plan: Any, folder: str | None = None) -> None:
         self.plan, self.evaluate, self.now = plan, Evaluator(), 1_000_000
@@ -54,6 +56,8 @@ class World:
             birth = Birth(canonical_text(plan), digest(plan), "", "p", folder, "b", {"env": {}, "base": {}, "durun": "t"}, 1)
             self.held = self.store.create(birth, move, Driver("place", 1, "boot", "here"), self.now)
         self.took(move)
+        self.stored = self.at.run
+        self.kept: list[Move] = []  # moves that are not stored yet
 
     def moment(self) -> Moment:
         return Moment(self.now, self.now, "boot", "place", 0.5)
@@ -69,10 +73,11 @@ class World:
         self.now += 1000
         as_foreseen(self.plan, self.at, event, self.moment())
         move = decide(self.plan, self.at, event, self.moment(), self.evaluate)
-        if self.store is not None:
-            self.held, _ = self.store.commit(self.held, self.at.run, lambda _: [move], self.now)
         self.took(move)
-        if self.store is not None:
+        self.kept = [*self.kept, move]
+        if self.store is not None and (len(self.kept) >= self.together or self.at.run.status in TERMINAL):
+            self.held, _ = self.store.commit(self.held, self.stored, lambda _: self.kept, self.now)
+            self.stored, self.kept = self.at.run, []
             self.same(self.store.load(1))
 
     def same(self, stored: Checkpoint) -> None:

@@ -32,6 +32,7 @@ from durun.machine.model import (
     StateRow,
     Status,
     Undo,
+    together,
 )
 from durun.plan.digest import canonical_text
 from durun.store import messages, onces, order, read
@@ -605,9 +606,15 @@ class Store:
         at = held._replace(seq=held.seq + len(moves), events=held.events + sum(len(move.history) for move in moves))
         self._write_run(db, held, at, before, moves, now)
         events = held.events
-        for n, move in enumerate(moves, 1):
-            self._write_move(db, held._replace(events=events), move, moves[n:], now)
+        for move in together(moves):
+            self._write_move(db, held._replace(events=events), move, now)
             events += len(move.history)
+        if any(move.shares is not None for move in moves):
+            from durun.store import places
+
+            for move in moves:
+                if move.shares is not None:
+                    places.write(db, held.no, move.shares, now)
         return at
 
     @staticmethod
@@ -624,21 +631,24 @@ class Store:
                 f"run {id} cannot go on: run {run} of the group {group} has not ended, it is {status}: `durun show {run}`"
             )
 
-    def _write_move(self, db: apsw.Connection, held: Held, move: Move, later: list[Move], now: int) -> None:
-        self._take_away(db, held.no, move)
-        for item in move.items.values():
-            db.execute(UPSERT_ITEM, (held.no, *_item_row(item)))
+    def _write_move(self, db: apsw.Connection, held: Held, move: Move, now: int) -> None:
+        """The rows of a move, a statement for each kind: what is taken away goes before what stands in its place."""
+        run = held.no
+        if move.fresh or move.gone:
+            self._take_away(db, run, move)
+        changed = [i for i in move.items.values() if i.path not in move.fresh]
+        if changed:
+            db.executemany(UPDATE_ITEM, [(*_item_end(i), run, i.path, i.no) for i in changed])
         for scope, position in move.positions.items():
-            if later and any(scope in after.positions for after in later):
-                continue
             if position is None:
-                db.execute("DELETE FROM positions WHERE run = ? AND scope = ?", (held.no, scope))
-            else:
-                db.execute(UPSERT_POSITION, (held.no, *_position_row(position)))
-        for effect in move.effects.values():
-            self._write_effect(db, held.no, effect)
+                db.execute("DELETE FROM positions WHERE run = ? AND scope = ?", (run, scope))
+        standing = [(run, *_position_row(p)) for p in move.positions.values() if p is not None]
+        if standing:
+            db.executemany(UPSERT_POSITION, standing)
+        if move.effects:
+            self._write_effects(db, run, move.effects.values())
         if move.states:
-            db.executemany(UPSERT_STATE, [(held.no, *_state_row(row)) for row in move.states.values()])
+            db.executemany(UPSERT_STATE, [(run, *_state_row(row)) for row in move.states.values()])
         self._write_undos(db, held.no, move)
         if move.messages or move.withdraw:
             messages.write(db, held.no, move)
@@ -653,10 +663,6 @@ class Store:
             taken = s.taken or (None, None, None)
             sent = (s.no, s.name, canonical_text(s.payload), s.error, s.message, s.dedupe, s.by, s.at)
             db.execute(UPSERT_SIGNAL, (held.no, *sent, *taken))
-        if move.shares is not None:
-            from durun.store import places
-
-            places.write(db, held.no, move.shares, now)
         if move.history:
             db.executemany(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",
@@ -679,17 +685,21 @@ class Store:
 
     def _take_away(self, db: apsw.Connection, run: int, move: Move) -> None:
         """What was inside a state that is entered anew, and inside scopes that have ended."""
-        if not (move.fresh or move.gone):
-            return
-        ranges = [(f"{path}{a}", f"{path}{b}", True) for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
-        # a scope, and all that begins with it and a dot: no name goes on with what sorts before `/`
-        ranges += [(scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/", held) for scope, held in move.gone.items()]
-        for low, high, held in ranges:
-            for table, column in INSIDE if held else INSIDE[:2]:
-                db.execute(f"DELETE FROM {table} WHERE run = ? AND {column} >= ? AND {column} < ?", (run, low, high))
-        for path, items in move.fresh.items():
+        inside = [(run, f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
+        items = list(inside)
+        for scope, held in move.gone.items():
+            # a scope, and all that begins with it and a dot: no name goes on with what sorts before `/`
+            all_of_it = (run, scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/")
+            inside.append(all_of_it)
+            if held:
+                items.append(all_of_it)
+        for sql in TAKE_AWAY:
+            db.executemany(sql, inside)
+        if items:
+            db.executemany(TAKE_ITEMS, items)
+        for path, fresh in move.fresh.items():
             db.execute("DELETE FROM items WHERE run = ? AND path = ?", (run, path))
-            db.executemany(UPSERT_ITEM, [(run, *_item_row(item)) for item in items if (path, item.no) not in move.items])
+            db.executemany(INSERT_ITEM, [(run, *_item_row(move.items.get((path, item.no), item))) for item in fresh])
 
     def _write_run(self, db: apsw.Connection, held: Held, at: Held, before: Run | None, moves: list[Move], now: int) -> None:
         run = moves[-1].run
@@ -725,22 +735,27 @@ class Store:
         db.execute(_update_of(tuple(values)), (*values.values(), held.no, held.fence, held.seq))
         _one(db, run.id)
 
-    def _write_effect(self, db: apsw.Connection, run: int, e: Effect) -> None:
-        """The row of an effect; its frozen request is written once, and again only where another round of a poll has a new one."""
-        how = (
-            e.status, e.attempt, e.boot, e.place, e.first_at, e.ended_at, e.exit, text_of(e.error),
-            text_of(e.output) if e.has_output else None,
-        )  # fmt: skip
-        if self._requests.get((run, e.no)) is e.request:
-            db.execute(UPDATE_EFFECT, (*how, run, e.no))
-            if db.changes() == 1:
-                if e.status not in UNDER_WAY:
-                    del self._requests[run, e.no]
-                return
-        intent = (e.no, e.scope, e.state, e.visit, e.kind, e.key, self._request_text(db, e.request), e.intended_at)
-        db.execute(UPSERT_EFFECT, (run, *intent, *how))
-        if e.status in UNDER_WAY:
+    def _write_effects(self, db: apsw.Connection, run: int, effects: Iterable[Effect]) -> None:
+        """The rows of effects; a frozen request is written once, and again only where another round of a poll has a new one."""
+        stored: list[Effect] = []
+        others: list[Effect] = []
+        for e in effects:
+            (stored if self._requests.get((run, e.no)) is e.request else others).append(e)
+        if stored:
+            before = db.total_changes()
+            db.executemany(UPDATE_EFFECT, [(*_how_row(e), run, e.no) for e in stored])
+            if db.total_changes() - before != len(stored):  # what was known of them was rolled back
+                stored, others = [], [*stored, *others]
+        if others:
+            db.executemany(UPSERT_EFFECT, [(run, *self._intent_row(db, e), *_how_row(e)) for e in others])
+        for e in others:
             self._requests[run, e.no] = e.request
+        for e in (*stored, *others):
+            if e.status not in UNDER_WAY:
+                self._requests.pop((run, e.no), None)
+
+    def _intent_row(self, db: apsw.Connection, e: Effect) -> tuple[Json, ...]:
+        return e.no, e.scope, e.state, e.visit, e.kind, e.key, self._request_text(db, e.request), e.intended_at
 
     def _request_text(self, db: apsw.Connection, request: Json) -> str:
         text = request.get("script", "")
@@ -835,15 +850,17 @@ UPSERT_STATE = (
     " effect=excluded.effect, output=excluded.output, error=excluded.error, exit=excluded.exit, peak=excluded.peak,"
     " child=excluded.child"
 )
-UPSERT_ITEM = (
-    "INSERT INTO items (run, path, no, label, item, status, output, error) VALUES (?,?,?,?,?,?,?,?) ON CONFLICT (run, path, no)"
-    " DO UPDATE SET label=excluded.label, item=excluded.item, status=excluded.status, output=excluded.output, error=excluded.error"
-)
+INSERT_ITEM = "INSERT INTO items (run, path, no, label, item, status, output, error) VALUES (?,?,?,?,?,?,?,?)"
+UPDATE_ITEM = "UPDATE items SET status = ?, output = ?, error = ? WHERE run = ? AND path = ? AND no = ?"
 UPSERT_UNDO = (
     "INSERT INTO undos (run, effect, status, request, key, error) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
     " SET status=excluded.status, request=excluded.request, error=excluded.error"
 )
-INSIDE = (("positions", "scope"), ("states", "scope"), ("items", "path"))  # where what stands inside another is stored
+TAKE_AWAY = (  # what stands inside another, from one path to the next that is none of it
+    "DELETE FROM positions WHERE run = ? AND scope >= ? AND scope < ?",
+    "DELETE FROM states WHERE run = ? AND scope >= ? AND scope < ?",
+)
+TAKE_ITEMS = "DELETE FROM items WHERE run = ? AND path >= ? AND path < ?"
 HOW = ("status", "attempt", "boot", "place", "first_at", "ended_at", "exit", "error", "output")  # what changes of an effect
 INTENT = ("no", "scope", "state", "visit", "kind", "key", "request", "intended_at")
 UNDER_WAY = ("waiting", "begin")
@@ -893,8 +910,18 @@ def _state_row(s: StateRow) -> tuple[Json, ...]:
 
 
 def _item_row(i: Item) -> tuple[Json, ...]:
-    output = text_of(i.output) if i.status == "succeeded" else None
-    return i.path, i.no, i.label, canonical_text(i.item), i.status, output, text_of(i.error)
+    return i.path, i.no, i.label, canonical_text(i.item), *_item_end(i)
+
+
+def _item_end(i: Item) -> tuple[Json, ...]:
+    """What changes of an item."""
+    return i.status, text_of(i.output) if i.status == "succeeded" else None, text_of(i.error)
+
+
+def _how_row(e: Effect) -> tuple[Json, ...]:
+    """What changes of an effect."""
+    output = text_of(e.output) if e.has_output else None
+    return e.status, e.attempt, e.boot, e.place, e.first_at, e.ended_at, e.exit, text_of(e.error), output
 
 
 def _item_of(row: tuple[Any, ...]) -> Item:

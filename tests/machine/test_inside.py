@@ -283,6 +283,7 @@ def test_whatever_happens_places_are_kept_counts_are_true_and_the_run_ends(drawn
     plan = plan_of({start: states.pop(start), **states})
     with tempfile.TemporaryDirectory() as folder:
         world = World(plan, folder)
+        world.together = data.draw(st.integers(1, 4))
         for _ in range(200):
             check(world)
             if world.at.run.status in TERMINAL:
