@@ -329,7 +329,7 @@ class _Mover:
         return self.at.positions[p.scope]
 
     def _put(self, p: Position, how: str) -> None:
-        self.d._put(p)
+        self.d._put(p, self.d.found(p.scope))
         self.told.append({"path": scopes.path_of(p.scope, p.target if how == "anew" and p.target else p.state), "how": how})
 
     def _anew(self, p: Position, state: str) -> None:

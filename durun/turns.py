@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from durun.machine import limits, timer
-from durun.machine.draft import fits, holders
+from durun.machine.draft import fits
 from durun.machine.events import Due, Happening, Looked, Moment
 from durun.machine.limits import Places
 from durun.machine.model import Checkpoint, Move, Phase, Position
@@ -47,12 +47,10 @@ class Turns:
         grouped = root is not None and limits.waits_for_group(root)
         if not self.wanted and not grouped:
             return Places({}, {})
-        db, found = self.store.file.db, None
+        db = self.store.file.db
 
         def able(scope: str) -> bool:
-            nonlocal found
-            found = found or holders(at.active.values())
-            return fits(self.plan, found, scope)
+            return fits(self.plan, at.holders, scope)
 
         passed = frozenset(ticket for ticket, since in self._able.items() if moment.clock - since > PASSED)
         free = places.look(db, self.wanted, places.Asking(self.no, self.alive, able, passed), moment)

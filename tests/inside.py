@@ -89,6 +89,8 @@ class World:
         ]
         assert stored.effects == self.at.effects
         assert stored.active == self.at.active
+        assert stored.holders == self.at.holders
+        assert stored.delayed == self.at.delayed
         assert {k: set(v) for k, v in stored.within.items()} == {k: set(v) for k, v in self.at.within.items()}
         assert {k: v for k, v in stored.items.items() if v} == {k: v for k, v in self.at.items.items() if v}
         assert stored.run == self.at.run._replace(updated_at=stored.run.updated_at)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from durun.errors import ExpressionError
-from durun.machine.draft import Draft, Evaluate, moves
+from durun.machine.draft import Draft, Evaluate
 from durun.machine.events import Ended, Moment
-from durun.machine.model import Phase, Position, Run, Status
+from durun.machine.model import Phase, Position, Run, Status, moves
 from durun.machine.timer import left, remaining
 from durun.plan.canonical import Plan
 from durun.values import NamedTuple
@@ -87,7 +87,7 @@ def reading(m: Moment) -> int:
 def count(d: Draft, event: Json = None) -> None:
     """The time since the last move, and what a command ran on after its driver had died."""
     run, at = d.run, reading(d.moment)
-    if run.awake is not None and run.awake_boot == d.moment.boot:
+    if run.awake is not None and run.awake != at and run.awake_boot == d.moment.boot:
         d.set_run(driven=run.driven + max(0, at - run.awake), awake=max(at, run.awake))
     if isinstance(event, Ended) and event.at is not None:
         ran_on(d, event.effect, event.at)
@@ -98,7 +98,8 @@ def settle(d: Draft) -> None:
     run = d.run
     counts = run.status is Status.RUNNING or (run.status is Status.WAITING and any(_goes_on(p) for p in d.positions()))
     if counts:
-        d.set_run(awake=reading(d.moment), awake_boot=d.moment.boot)
+        if run.awake != reading(d.moment) or run.awake_boot != d.moment.boot:
+            d.set_run(awake=reading(d.moment), awake_boot=d.moment.boot)
     elif run.awake is not None:
         d.set_run(awake=None)
 

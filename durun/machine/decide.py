@@ -48,7 +48,7 @@ from durun.machine import (
     undo,
     walk,
 )
-from durun.machine.draft import Draft, Evaluate, fits, holders
+from durun.machine.draft import Draft, Evaluate, fits
 from durun.machine.events import (
     AcceptDrift,
     AfterRestore,
@@ -184,7 +184,7 @@ def _share(d: Draft) -> None:
 
 def may_begin(plan: Plan, at: Checkpoint, scope: str) -> bool:
     """Whether an effect that waits in this scope would find a place now, in every map and parallel around it."""
-    return fits(plan, holders(at.active.values()), scope)
+    return fits(plan, at.holders, scope)
 
 
 def _at_position(d: Draft, p: Position, event: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha1
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from durun.machine.model import (
     Checkpoint,
     Effect,
     Event,
+    Holders,
     Item,
     Move,
     Phase,
@@ -21,16 +22,21 @@ from durun.machine.model import (
     StateRow,
     Status,
     Undo,
+    copy_of,
+    count,
+    holders,
+    holds,
     is_active,
+    moves,
     taken_away,
 )
 from durun.plan.canonical import Level, Plan, State
 from durun.plan.expressions import Lazily
 
 Json = Any
-Holders = dict[str, dict[str, set[str]]]
 Names = Mapping[str, Json]
 LIMIT = 100 * 1024  # of one value in argv or env
+NONE: dict[str, int] = {}
 
 
 # the names that are known at every place of a plan
@@ -50,7 +56,7 @@ class Evaluate(Protocol):
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("_holders", "at", "evaluate", "moment", "move", "plan", "run", "todo", "touched")
+    __slots__ = ("_holders", "_levels", "at", "evaluate", "moment", "move", "plan", "run", "todo", "touched")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
@@ -62,6 +68,7 @@ class Draft:
         self.touched: set[str] = set()  # paths of states inside which something has changed, since whoever looks last looked
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
+        self._levels: dict[str, Level] = {}
 
     # reads
 
@@ -73,9 +80,10 @@ class Draft:
 
     def found(self, scope: str) -> Position | None:
         """The position of a scope, where it has one."""
-        if scope in self.move.positions:
-            return self.move.positions[scope]
-        if taken_away(self.move, scope):
+        move = self.move
+        if scope in move.positions:
+            return move.positions[scope]
+        if (move.fresh or move.gone) and taken_away(move, scope):
             return None
         return self.at.positions.get(scope)
 
@@ -95,8 +103,7 @@ class Draft:
     def delayed(self) -> list[Position]:
         """The positions whose effect waits to begin."""
         changed = self.move.positions
-        stood = [p for scope, p in self.at.active.items() if p.phase is Phase.DELAYED and scope not in changed]
-        kept = [p for p in stood if not taken_away(self.move, p.scope)]
+        kept = [p for scope, p in self.at.delayed.items() if scope not in changed and not taken_away(self.move, scope)]
         return kept + [p for p in changed.values() if p is not None and p.phase is Phase.DELAYED]
 
     def stands(self, position: Position) -> bool:
@@ -106,12 +113,17 @@ class Draft:
         return all(outer is not None and outer.state == part.state for part, outer in around)
 
     def level(self, scope: str) -> Level:
-        return scopes.level(self.plan, scope) if scope else self.plan
+        if not scope:
+            return self.plan
+        found = self._levels.get(scope)
+        if found is None:
+            found = self._levels[scope] = scopes.level(self.plan, scope)
+        return found
 
     def state(self, position: Position) -> State:
         if position.left is not None:
             return position.left["state"]["compensate"]  # type: ignore[no-any-return]
-        level = scopes.level(self.plan, position.scope) if position.scope else self.plan
+        level = self.level(position.scope) if position.scope else self.plan
         return level["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
@@ -143,30 +155,37 @@ class Draft:
         # what the scope has set and caught is changed by `set_vars` and `set_error` alone
         if stood is not None and not (stood.vars is position.vars and stood.error is position.error):
             position = position._replace(vars=stood.vars, error=stood.error)
-        return self._put(position)
+        return self._put(position, stood)
 
-    def _put(self, position: Position) -> Position:
-        self.move.positions[position.scope] = position
-        self.touched.update(part.path for part in scopes.parts(position.scope))
-        if self._holders is not None:
-            count(self._holders, position.scope, position)
+    def _put(self, position: Position, stood: Position | None) -> Position:
+        scope = position.scope
+        if scope:
+            self.touched.update(scopes.paths(scope))
+            held, holding = stood is not None and holds(stood), holds(position)
+            if held is not holding:
+                count(self.holders(), scope, 1 if holding else -1)
+        self.move.positions[scope] = position
         return position
 
     def drop(self, scope: str) -> None:
         """A branch, item or child that has ended leaves nothing behind but its result."""
-        self.touched.update(part.path for part in scopes.parts(scope))
-        for key in [key for key in self.move.states if scopes.under(key[0], scope)]:
-            del self.move.states[key]
-        for inner in [s for s in self.move.positions if scopes.under(s, scope)]:
-            del self.move.positions[inner]
-        inner_paths = {p for p in (*self.move.fresh, *self.at.items) if scopes.under(p, scope)}
-        self.move.gone[scope] = bool(inner_paths) or self.move.gone.get(scope, False)
-        for path in inner_paths & set(self.move.fresh):
-            del self.move.fresh[path]
-        for held in [key for key in self.move.items if key[0] in inner_paths] if inner_paths else []:
-            del self.move.items[held]
-        if self._holders is not None:
-            count(self._holders, scope, None)
+        stood, move = self.found(scope), self.move
+        self.touched.update(scopes.paths(scope))
+        if stood is not None and holds(stood):
+            count(self.holders(), scope, -1)
+        for key in [key for key in move.states if scopes.under(key[0], scope)]:
+            del move.states[key]
+        for inner in [s for s in move.positions if scopes.under(s, scope)]:
+            del move.positions[inner]
+        inner_paths = {p for p in (*move.fresh, *self.at.items) if scopes.under(p, scope)}
+        move.gone[scope] = bool(inner_paths) or move.gone.get(scope, False)
+        if not inner_paths:
+            return
+        for path in inner_paths & set(move.fresh):
+            del move.fresh[path]
+        for held in [key for key in move.items if key[0] in inner_paths]:
+            del move.items[held]
+        self._holders = holders(self.active())
 
     def go(self, scope: str, target: str) -> None:
         """On to a state, in this move."""
@@ -184,6 +203,7 @@ class Draft:
             move.items = {key: i for key, i in move.items.items() if key[0] != path and not scopes.inside(key[0], path)}
             move.positions = {inner: p for inner, p in move.positions.items() if not scopes.inside(inner, path)}
         move.fresh[path] = items
+        self._holders = holders(self.active())
 
     def put_item(self, item: Item) -> None:
         self.move.items[item.path, item.no] = item
@@ -307,14 +327,15 @@ class Draft:
             self.set_run(vars={**self.run.vars, **values})
         else:
             p = self.position(scope)
-            self._put(p._replace(vars={**(p.vars or {}), **values}))
+            self._put(p._replace(vars={**(p.vars or {}), **values}), p)
 
     def set_error(self, scope: str, error: Json) -> None:
         """The last error that a catch took."""
         if not scope:
             self.set_run(error=error)
         else:
-            self._put(self.position(scope)._replace(error=error))
+            p = self.position(scope)
+            self._put(p._replace(error=error), p)
 
     def _error(self, scope: str) -> Json:
         home = scopes.plan_scope(scope)
@@ -371,8 +392,10 @@ class Draft:
     # places
 
     def holders(self) -> Holders:
+        """Who holds a place, as it stands in this move; asked for before a position changes that."""
         if self._holders is None:
-            self._holders = holders(self.active())
+            changed = self.move.fresh or self.move.gone
+            self._holders = holders(self.active()) if changed else copy_of(self.at.holders)
         return self._holders
 
     def fits(self, scope: str) -> bool:
@@ -418,39 +441,6 @@ def reason_of(cause: Json) -> str:
     return str(cause["name"] if isinstance(cause, dict) else cause)
 
 
-def moves(p: Position) -> bool:
-    """Whether something is to be done here at once. An intent that nobody drove on to (no length) is."""
-    if p.phase is Phase.DELAYED:
-        return p.length is None
-    if p.phase is Phase.PROBING:
-        return p.due is None
-    return p.phase in (Phase.READY, Phase.ACTING, Phase.LOST)
-
-
-def holders(positions: Iterable[Position]) -> Holders:
-    """For each state that holds branches or items: which of them have something that moves, and where."""
-    found: Holders = {}
-    for p in positions:
-        if p.scope:
-            count(found, p.scope, p)
-    return found
-
-
-def count(found: Holders, scope: str, p: Position | None) -> None:
-    """Keeps the holders true where a position changes; None where it has gone."""
-    held = p is not None and holds(p)
-    for part in scopes.parts(scope):
-        inside = found.get(part.path)
-        if inside is None:
-            inside = found[part.path] = {}
-        if held:
-            inside.setdefault(part.inner, set()).add(scope)
-        elif part.inner in inside:
-            inside[part.inner].discard(scope)
-            if not inside[part.inner]:
-                del inside[part.inner]
-
-
 def fits(plan: Plan, found: Holders, scope: str) -> bool:
     """Whether an effect may begin here now: in every map and parallel around it there is a place for its item or branch. There is
     one undo at a time, and what it undoes may have stood in a state that the plan has no more."""
@@ -462,14 +452,10 @@ def fits(plan: Plan, found: Holders, scope: str) -> bool:
         most = policy(scopes.level(plan, part.scope)["states"][part.state]).get("concurrency")
         if most is None:
             continue
-        if sum(1 for inner in found.get(part.path, {}) if inner != part.inner) >= most:
+        inside = found.get(part.path, NONE)
+        if len(inside) - (part.inner in inside) >= most:
             return False
     return True
-
-
-def holds(p: Position) -> bool:
-    """Whether a position holds a place of the maps and parallels around it: something of it is under way, or about to be."""
-    return p.phase is not Phase.DELAYED and moves(p)
 
 
 def policy(state: State) -> dict[str, Json]:

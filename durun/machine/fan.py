@@ -13,11 +13,12 @@ Rules:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from durun.errors import ExpressionError, PlanRefused
 from durun.machine import scope, timer, undo, walk
-from durun.machine.draft import Draft, policy
+from durun.machine.draft import NONE, Draft, policy
 from durun.machine.model import Item, Phase, Position, StateRow
 from durun.machine.outcome import IN_DOUBT, NOT_DONE
 from durun.plan.canonical import Plan, State
@@ -96,12 +97,14 @@ def begin_more(d: Draft, path: str) -> None:
         made = d.item(path, p.begun)
         inner = scope.branch(path, made.label) if state["kind"] == "parallel" else scope.item(path, made.label)
         d.put_item(made._replace(status="begun"))
-        d.put(Position(inner, d.level(inner)["start"], 0, Phase.READY, nth=p.begun, entered_at=d.moment.now))
-        d.go(inner, d.level(inner)["start"])
+        start = d.level(inner)["start"]
+        d.put(Position(inner, start, 0, Phase.READY, target=start, nth=p.begun, entered_at=d.moment.now))
+        d.todo.append(inner)
         p = d.put(p._replace(begun=p.begun + 1))
         taken += 1
 
 
+@lru_cache(maxsize=4096)
 def split(path: str) -> tuple[str, str]:
     """The scope and the name of the state at a path; that of a once, which holds nothing, is none."""
     if scope.once_of(path) is not None:
@@ -115,7 +118,7 @@ def split(path: str) -> tuple[str, str]:
 
 def _taken(d: Draft, path: str) -> int:
     """Places that are held, or owed to an effect that waits for one."""
-    held = d.holders().get(path, {})
+    held = d.holders().get(path, NONE)
     owed = set()
     for p in d.delayed():
         if scope.inside(p.scope, path) and _is_due(d, p):
@@ -188,10 +191,10 @@ def succeeded(d: Draft, inner: str, output: Json) -> None:
     part = scope.parts(inner)[-1]
     if part.kind in ("undo", "once"):
         return undo.undone(d, inner)
-    p = _count_visits(d, part, inner)
-    nth = d.position(inner).nth
+    p, stands = _count_visits(d, part, inner), d.position(inner)
+    nth = stands.nth
     gives = {"output": output} if part.kind == "child" and output is not None else {}
-    d.tell("succeeded_inside", d.position(inner), gives=gives)
+    d.tell("succeeded_inside", stands, gives=gives)
     d.drop(inner)
     if part.kind == "child":
         d.put(p._replace(won=1))

@@ -11,13 +11,15 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from durun.machine.scope import inside, parts, path_of, under, undo
+from durun.machine.scope import parts, path_of, under, undo
 from durun.values import NamedTuple
 
 Json = Any
+Holders = dict[str, dict[str, int]]
 
 __all__ = [
     "KINDS",
@@ -312,11 +314,11 @@ class Run(NamedTuple):
 class Checkpoint:
     """All that is needed to go on. Only `apply` changes it, after its move has been stored.
 
-    `active`, `within` and `deep` follow from the rest: without them each move of a map would look at all of its items that have
-    failed.
+    `active`, `delayed`, `holders`, `within` and `deep` follow from the rest: without them each move of a map would look at all of
+    its items that are under way or have failed.
     """
 
-    __slots__ = ("active", "deep", "effects", "items", "positions", "run", "signals", "states", "within")
+    __slots__ = ("active", "deep", "delayed", "effects", "holders", "items", "positions", "run", "signals", "states", "within")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -335,6 +337,8 @@ class Checkpoint:
         self.items = {} if items is None else items  # by the path of the state that holds them
         self.signals = {} if signals is None else signals  # those nobody has taken, in the order they came
         self.active = {scope: p for scope, p in self.positions.items() if is_active(p)}
+        self.delayed = {scope: p for scope, p in self.active.items() if p.phase is Phase.DELAYED}
+        self.holders = holders(self.active.values())
         self.within: dict[str, tuple[str, ...]] = {}  # the states that have a row, by scope
         for scope, name in self.states:
             self.within[scope] = (*self.within.get(scope, ()), name)
@@ -345,10 +349,11 @@ class Checkpoint:
         made = Checkpoint(self.run, effects=dict(self.effects), items=dict(self.items), signals=dict(self.signals))
         made.positions, made.states = dict(self.positions), dict(self.states)
         made.active, made.within, made.deep = dict(self.active), dict(self.within), self.deep
+        made.delayed, made.holders = dict(self.delayed), copy_of(self.holders)
         return made
 
     def __eq__(self, other: object) -> bool:
-        same = ("active", "effects", "items", "positions", "run", "signals", "states")
+        same = ("active", "delayed", "effects", "holders", "items", "positions", "run", "signals", "states")
         return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in same)
 
 
@@ -397,9 +402,49 @@ class Move:
         self.said: list[str] = []  # plain lines for whoever watches
 
 
+OVER = frozenset((Phase.FAILED, Phase.ENDED))
+MOVING = frozenset((Phase.READY, Phase.ACTING, Phase.LOST))
+
+
 def is_active(p: Position) -> bool:
     """Whether something is still to happen at a position by itself, or when somebody is heard."""
-    return p.phase is not Phase.FAILED and p.phase is not Phase.ENDED
+    return p.phase not in OVER
+
+
+def moves(p: Position) -> bool:
+    """Whether something is to be done here at once. An intent that nobody drove on to (no length) is."""
+    return holds(p) or (p.phase is Phase.DELAYED and p.length is None)
+
+
+def holds(p: Position) -> bool:
+    """Whether a position holds a place of the maps and parallels around it: something of it is under way, or about to be."""
+    return p.phase in MOVING or (p.phase is Phase.PROBING and p.due is None)
+
+
+def holders(positions: Iterable[Position]) -> Holders:
+    """For each state that holds branches or items: those that hold a place, each with the number of positions in it that do."""
+    found: Holders = {}
+    for p in positions:
+        if p.scope and holds(p):
+            count(found, p.scope, 1)
+    return found
+
+
+def copy_of(found: Holders) -> Holders:
+    return {path: dict(inside) for path, inside in found.items()}
+
+
+def count(found: Holders, scope: str, more: int) -> None:
+    """Keeps the holders true where one more position holds a place (1), or one less (-1)."""
+    for part in parts(scope):
+        inside = found.setdefault(part.path, {})
+        left = inside.get(part.inner, 0) + more
+        if left:
+            inside[part.inner] = left
+        else:
+            del inside[part.inner]
+            if not inside:
+                del found[part.path]
 
 
 def is_deep(scope: str) -> bool:
@@ -446,64 +491,6 @@ def _take_away(at: Checkpoint, move: Move) -> None:
         at.items[path] = list(items)
 
 
-def together(moves: list[Move]) -> list[Move]:
-    """Moves that are stored together, with as few rows as lead to the same: neighbours that change nothing but rows are one.
-
-    What is to begin and what is shared with other runs goes by the moves themselves.
-    """
-    if len(moves) == 1:
-        return moves
-    found: list[Move] = []
-    made: Move | None = None
-    for move in moves:
-        if not _is_rows(move):
-            found.append(move)
-            made = None
-            continue
-        if made is None:
-            made = Move(move.run)
-            found.append(made)
-        _lay_over(made, move)
-    return found
-
-
-def _is_rows(move: Move) -> bool:
-    """Whether a move only sets rows, each by its own key, so that the last one counts."""
-    more = move.undo_status or move.owed_again or move.onces or move.messages or move.withdraw or move.answers or move.signals
-    return not more
-
-
-def _lay_over(made: Move, move: Move) -> None:
-    """What one move has changed, and after it another."""
-    made.run = move.run
-    if move.fresh or move.gone:
-        _leave_out(made, move)
-    made.positions.update(move.positions)
-    made.states.update(move.states)
-    made.effects.update(move.effects)
-    made.fresh.update(move.fresh)
-    made.items.update(move.items)
-    made.undos.update(move.undos)
-    for scope, held in move.gone.items():
-        made.gone[scope] = held or made.gone.get(scope, False)
-    made.history += move.history
-
-
-def _leave_out(made: Move, move: Move) -> None:
-    """What was set before, and a move takes away."""
-    made.positions = {scope: p for scope, p in made.positions.items() if not taken_away(move, scope)}
-    made.states = {key: row for key, row in made.states.items() if not taken_away(move, key[0])}
-    if made.fresh or move.fresh or any(move.gone.values()):
-        gone = {path for path in (*made.fresh, *(path for path, _ in made.items)) if _is_emptied(move, path)}
-        made.fresh = {path: items for path, items in made.fresh.items() if path not in gone}
-        made.items = {key: item for key, item in made.items.items() if key[0] not in gone}
-
-
-def _is_emptied(move: Move, path: str) -> bool:
-    """Whether the items that the state at a path held are taken away."""
-    return path in move.fresh or any(inside(path, outer) for outer in move.fresh) or any(under(path, outer) for outer in move.gone)
-
-
 def taken_away(move: Move, scope: str) -> bool:
     """Whether what was stored of a scope is taken away by this move."""
     fresh, gone = move.fresh, move.gone
@@ -518,14 +505,27 @@ def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
     """A position as it stands now; the effects that none refers to any longer go."""
     before = at.positions.pop(scope, None)
     at.active.pop(scope, None)
+    if scope:
+        _count(at, scope, before, position)
+    if before is not None and before.phase is Phase.DELAYED:
+        at.delayed.pop(scope, None)
     if position is not None:
         at.positions[scope] = position
-        at.deep = at.deep or is_deep(scope)
-        if is_active(position):
+        if position.phase not in OVER:
             at.active[scope] = position
+            if position.phase is Phase.DELAYED:
+                at.delayed[scope] = position
     if before is not None:
         for no in (before.effect, before.asking):
             _drop_unless_referred(at, no)
+
+
+def _count(at: Checkpoint, scope: str, before: Position | None, position: Position | None) -> None:
+    """What follows where a position inside a state changes."""
+    held, holding = before is not None and holds(before), position is not None and holds(position)
+    if held is not holding:
+        count(at.holders, scope, 1 if holding else -1)
+    at.deep = at.deep or (position is not None and is_deep(scope))
 
 
 def _drop_unless_referred(at: Checkpoint, no: int | None) -> None:

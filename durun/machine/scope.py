@@ -102,6 +102,12 @@ def parts(scope: str) -> tuple[Part, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=4096)
+def paths(scope: str) -> tuple[str, ...]:
+    """The paths of the states around a scope."""
+    return tuple(part.path for part in parts(scope))
+
+
 def under(scope: str, outer: str) -> bool:
     """Whether a scope is `outer` or lies inside it."""
     if not outer or scope == outer:

@@ -249,8 +249,6 @@ def _render(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
 
 
 def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
-    from durun.plan.units import duration
-
     e = d.evaluate
     run = names["run"]["id"]
     frozen: dict[str, Json] = {} if run == d.run.id else {"run": run}
@@ -270,16 +268,22 @@ def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
         if isinstance(given, int):
             frozen[word] = given
         elif given is not None:
-            try:
-                frozen[word] = duration(e.text(given, names))
-            except ValueError as problem:
-                raise ExpressionError(f"{word}: {problem}") from None
+            frozen[word] = _length(word, e.text(given, names))
     if capture:
         frozen["capture"] = True
     if "files" in act:
         frozen["files"] = act["files"]
         frozen |= _pinned(frozen.get("argv", []), files_of(d.plan, act["files"]))
     return frozen
+
+
+def _length(word: str, text: str) -> int:
+    from durun.plan.units import duration
+
+    try:
+        return duration(text)
+    except ValueError as problem:
+        raise ExpressionError(f"{word}: {problem}") from None
 
 
 def _pinned(argv: list[str], files: Json) -> dict[str, Json]:
@@ -393,7 +397,7 @@ def _done(d: Draft, p: Position, event: Ended, outcome: Outcome) -> str | None:
         if poll.goes_on(d, p):
             return poll.not_yet(d, p, Outcome(DONE, e.name, e.message, outcome.exit))
         return done_but(d, p, e.name, e.message)
-    d.put_effect(effect._replace(output=output, has_output=output is not None))
+    d.put_effect(effect if output is None else effect._replace(output=output, has_output=True))
     if "poll" in state:
         return poll.answered(d, p, output)
     return finish(d, p, output)
@@ -592,7 +596,8 @@ def end(d: Draft, scope: str, target: str) -> None:
         d.put(p._replace(phase=Phase.FAILED, target=target, effect=None, asking=None))
         _end_failed(d, p, error_of(p, "expression", f"in the output of {_named(scope)}: {e}"))
         return
-    d.put(_untimed(p)._replace(phase=Phase.ENDED, target=None))
+    if not scope or scope.endswith("~"):  # what stands inside another state leaves nothing but what it gave
+        d.put(_untimed(p)._replace(phase=Phase.ENDED, target=None))
     if scope:
         return fan.succeeded(d, scope, output)
     now, has = d.moment.now, "output" in level

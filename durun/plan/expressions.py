@@ -352,7 +352,7 @@ def _look_up(path: Sequence[str | int], names: Names) -> Json:
             if name >= len(at):
                 raise _Missing(f"`{_spelt(path[:n])}` has {len(at)} items and none at {name}")
             at = at[name]
-        elif not isinstance(at, Mapping):
+        elif type(at) is not dict and not isinstance(at, Mapping):
             raise _Missing(f"`{_spelt(path[:n])}` is {_kind(at)}, and has no `{name}`")
         elif name not in at:
             raise _Missing(_missing(path, n, at), str(name))

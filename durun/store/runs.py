@@ -32,7 +32,6 @@ from durun.machine.model import (
     StateRow,
     Status,
     Undo,
-    together,
 )
 from durun.plan.digest import canonical_text
 from durun.store import messages, onces, order, read
@@ -606,7 +605,13 @@ class Store:
         at = held._replace(seq=held.seq + len(moves), events=held.events + sum(len(move.history) for move in moves))
         self._write_run(db, held, at, before, moves, now)
         events = held.events
-        for move in together(moves):
+        if len(moves) > 1:
+            from durun.machine.together import together
+
+            made = together(moves)
+        else:
+            made = moves
+        for move in made:
             self._write_move(db, held._replace(events=events), move, now)
             events += len(move.history)
         if any(move.shares is not None for move in moves):
@@ -837,6 +842,7 @@ EFFECT_COLUMNS = (
 ANSWER = "scope, state, visit, answer, reject, data, by, note, digest, at"
 SENT_COLUMNS = ("no", "name", "payload", "error", "message", "dedupe", "by", "at")
 PLAIN = ("scope", "state", "visit", "phase", "effect", "asking", "due")
+OTHERS = tuple("" if name in PLAIN else name for name in Position._fields)  # what has no column of its own
 DEFAULTS = Position("", "", 0, Phase.READY)
 
 UPSERT_POSITION = (
@@ -891,9 +897,8 @@ def _run_of(row: tuple[Any, ...]) -> Run:
 
 
 def _position_row(p: Position) -> tuple[Json, ...]:
-    data = {name: value for name, value, usual in zip(Position._fields, p, DEFAULTS, strict=True) if value != usual}
-    for name in PLAIN:
-        data.pop(name, None)
+    # most fields are as usual, and the same object: that is looked at first
+    data = {name: v for name, v, usual in zip(OTHERS, p, DEFAULTS, strict=True) if v is not usual and name and v != usual}
     return p.scope, p.state, p.visit, p.phase, p.effect, p.asking, p.due, canonical_text(data) if data else "{}"
 
 
