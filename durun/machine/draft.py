@@ -68,7 +68,7 @@ class Draft:
         self.touched: set[str] = set()  # paths of states inside which something has changed, since whoever looks last looked
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
-        self._levels: dict[str, Level] = {}
+        self._levels: dict[str, Level] = {"": plan}
 
     # reads
 
@@ -113,8 +113,6 @@ class Draft:
         return all(outer is not None and outer.state == part.state for part, outer in around)
 
     def level(self, scope: str) -> Level:
-        if not scope:
-            return self.plan
         found = self._levels.get(scope)
         if found is None:
             found = self._levels[scope] = scopes.level(self.plan, scope)
@@ -123,7 +121,7 @@ class Draft:
     def state(self, position: Position) -> State:
         if position.left is not None:
             return position.left["state"]["compensate"]  # type: ignore[no-any-return]
-        level = self.level(position.scope) if position.scope else self.plan
+        level = self._levels.get(position.scope) or self.level(position.scope)
         return level["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
@@ -420,7 +418,8 @@ class Draft:
             status, reason = Status.BLOCKED, "drift"
         if run.cancel is not None and "pids" in run.cancel:
             status, reason = Status.BLOCKED, "not_stopped"
-        self.set_run(status=status, reason=reason, updated_at=self.moment.now)
+        if (status, reason, self.moment.now) != (run.status, run.reason, run.updated_at):
+            self.set_run(status=status, reason=reason, updated_at=self.moment.now)
 
 
 def status_of(positions: list[Position]) -> tuple[Status, str | None]:
@@ -467,7 +466,8 @@ def uuid5(namespace: str, name: str) -> str:
     """A UUID of version 5 (RFC 9562, 5.5) in a namespace of 32 hex digits; to import `uuid` costs an interpreter start."""
     raw = bytearray(sha1(bytes.fromhex(namespace) + name.encode(), usedforsecurity=False).digest()[:16])
     raw[6], raw[8] = raw[6] & 0x0F | 0x50, raw[8] & 0x3F | 0x80
-    return f"{raw[:4].hex()}-{raw[4:6].hex()}-{raw[6:8].hex()}-{raw[8:10].hex()}-{raw[10:].hex()}"
+    digits = raw.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 @lru_cache(maxsize=16)

@@ -135,7 +135,7 @@ def _is_due(d: Draft, p: Position) -> bool:
 def refill(d: Draft) -> None:
     """Wherever something inside has changed in this move, further branches or items may begin."""
     touched, d.touched = d.touched, set()
-    for path in sorted(touched, key=lambda path: (-len(path), path)):
+    for path in sorted(touched, key=lambda path: (-len(path), path)) if len(touched) > 1 else touched:
         begin_more(d, path)
 
 

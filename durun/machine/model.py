@@ -515,7 +515,7 @@ def _place(at: Checkpoint, scope: str, position: Position | None) -> None:
             at.active[scope] = position
             if position.phase is Phase.DELAYED:
                 at.delayed[scope] = position
-    if before is not None:
+    if before is not None and not (before.effect is None and before.asking is None):
         for no in (before.effect, before.asking):
             _drop_unless_referred(at, no)
 

@@ -68,9 +68,10 @@ def _enter(d: Draft, scope: str, name: str) -> str | None:
     floor = floor_of(d, scope)
     visit = max(before.visits, floor) + 1
     d.put_row(StateRow(scope, name, visits=visit, peak=before.peak))
-    p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven)
+    kept: dict[str, Json] = {}
     if scope and stood is not None:  # what belongs to the branch, the item or the child stays with it
-        p = p._replace(nth=stood.nth, vars=stood.vars, error=stood.error, child=stood.child, stopping=stood.stopping)
+        kept = {"nth": stood.nth, "vars": stood.vars, "error": stood.error, "child": stood.child, "stopping": stood.stopping}
+    p = Position(scope, name, visit, Phase.READY, target=name, entered_at=d.moment.now, since=d.run.driven, **kept)
     d.put(p)
     d.tell("entered", p)
     if visit - floor > state["max_visits"]:
@@ -192,12 +193,12 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
             return message.leave_behind(d, p, state, key, frozen)
         except AssignError as e:
             return failed(d, p, e.name, e.message)
-    stands = p._replace(target=None, failures=(0,) * len(state.get("retry", [])))
+    stands = p
     if "poll" in state:
-        stands = poll.begin(d, stands)  # what may not be worked out comes before the intent: none is left behind
+        stands = poll.begin(d, p)  # what may not be worked out comes before the intent: none is left behind
     effect = d.new_effect(p, state["kind"], key, frozen)
     undo.register(d, p, effect)
-    d.put(issued(d, stands._replace(effect=effect.no)))
+    d.put(issued(d, stands._replace(target=None, failures=(0,) * len(state.get("retry", ())), effect=effect.no)))
     return None
 
 

@@ -59,7 +59,7 @@ class Lazily(Mapping[str, Json]):
         return len(self._names)
 
 
-OBJECTS = (dict, Lazily)  # asked by name: an abstract class costs each look a call
+OBJECTS: tuple[type[Any], ...] = (dict, Lazily)  # asked by name: an abstract class costs each look a call
 
 
 def _whole(value: Json) -> Json:
@@ -260,7 +260,7 @@ class Evaluator:
 
     def value(self, template: Json, names: Names) -> Json:
         """A tree with its expressions worked out; a string that is one expression keeps that one's type."""
-        return self._tree(template, names, 0)
+        return self._string(template, names) if type(template) is str else self._tree(template, names, 0)
 
     def text(self, template: Json, names: Names, *, limit: int | None = None) -> str:
         """A text: strings, numbers and booleans become one. Raises where it has more than `limit` bytes."""
@@ -352,7 +352,7 @@ def _look_up(path: Sequence[str | int], names: Names) -> Json:
             if name >= len(at):
                 raise _Missing(f"`{_spelt(path[:n])}` has {len(at)} items and none at {name}")
             at = at[name]
-        elif type(at) is not dict and not isinstance(at, Mapping):
+        elif not isinstance(at, OBJECTS):
             raise _Missing(f"`{_spelt(path[:n])}` is {_kind(at)}, and has no `{name}`")
         elif name not in at:
             raise _Missing(_missing(path, n, at), str(name))
