@@ -286,13 +286,16 @@ def withdrawn(step: Step) -> Step:
     return Step(m._replace(status="withdrawn", asking=False, due=None, length=None), e)
 
 
-def known_undo(m: Message, e: Effect) -> Json:
-    """What becomes of its undo, once nobody delivers it any more; None where it stays registered, to be settled when it must be."""
+def known_undo(m: Message, how: str) -> Json:
+    """What becomes of its undo by how its effect ended, once nobody delivers it any more.
+
+    None where it stays registered, to be settled when it must be.
+    """
     if m.undo is None or m.status in ("waiting", "sending"):
         return None
-    if m.status in ("dropped", "withdrawn") and (e.status == "withdrawn" or (e.status == NOT_DONE and "failed" not in m.undo)):
+    if m.status in ("dropped", "withdrawn") and (how == "withdrawn" or (how == NOT_DONE and "failed" not in m.undo)):
         return {"status": "not_needed"}  # nobody can deliver it after all, as one that was given up
-    return m.undo.get({DONE: "done", NOT_DONE: "failed", NOT_CERTAIN: "in_doubt", IN_DOUBT: "in_doubt"}.get(e.status, ""))
+    return m.undo.get({DONE: "done", NOT_DONE: "failed", NOT_CERTAIN: "in_doubt", IN_DOUBT: "in_doubt"}.get(how, ""))
 
 
 def _give_up(m: Message, e: Effect) -> Step:

@@ -235,8 +235,10 @@ def _kept(p: Position, undo: Undo) -> Undo:
 def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
     """Whether it happened is not known: its probe is asked, else a person."""
     p = d.put(p._replace(of=effect.no, target=None, owed={**(undo.request or {}), "key": undo.key}))
-    if effect.status in ("waiting", "withdrawn", NOT_DONE):
+    if effect.status in ("waiting", "withdrawn"):
         return not_needed(d, p)
+    if effect.status == NOT_DONE:
+        return did_not_happen(d, p)
     if effect.status == DONE:
         return happened(d, p, effect.output)
     if "why" in p.owed:
@@ -277,8 +279,7 @@ def answered(d: Draft, p: Position, said: str, event: Ended | Answered | CouldNo
     if said == "left":  # durun is being stopped: it is asked again by whoever goes on
         return d.drop(p.scope)
     if said == "no":
-        d.put_effect(d.effect(no)._replace(status=NOT_DONE))
-        return not_needed(d, p)
+        return did_not_happen(d, p)
     if said != "yes" or isinstance(event, CouldNotStart):
         return ask_person(d, p)
     try:
@@ -299,6 +300,21 @@ def happened(d: Draft, p: Position, output: Json) -> None:
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
     if (row := d.row(effect.scope, effect.state)).effect == effect.no:
         d.put_row(row._replace(has_output=effect.has_output))
+    _settled(d, p, effect, output)
+
+
+def did_not_happen(d: Draft, p: Position) -> None:
+    """What was in doubt did not: there is something to undo only where the plan says so of what has failed."""
+    assert p.effect is not None
+    effect = d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+    state = original(d, p)
+    if "compensate" not in state or "failed" not in state["compensate"]["after"]:
+        return not_needed(d, p)
+    _settled(d, p, effect, None)
+
+
+def _settled(d: Draft, p: Position, effect: Effect, output: Json) -> None:
+    """It is known by now how the effect ended: its undo is rendered by what was kept of then, and begun."""
     seen = {"output": output, "error": None, **p.owed.get("seen", {}), "visit": p.visit}
     around = scope.parts(p.scope)[-1].scope
     if all(d.found(part.inner) is not None for part in scope.parts(around)):
@@ -407,7 +423,7 @@ def resolve(d: Draft, event: Resolve) -> None:
         if event.how == "happened":
             return _by_hand(d, p, event)
         if event.how == "fail":
-            return not_needed(d, p)
+            return did_not_happen(d, p)
         raise NotPossible(f"run {d.run.id} compensates: nothing is begun again; say --happened, --fail or --undone")
     if event.how == "fail":
         return failed(d, p.scope, {"name": "unresolved", "message": event.note or "a person said that it failed"})

@@ -59,14 +59,32 @@ def write(db: apsw.Connection, run: int, move: Move) -> None:
     if move.withdraw:
         waits = "SELECT effect FROM messages WHERE run = ? AND ordered AND status = 'waiting'"
         db.execute(f"UPDATE effects SET status = 'withdrawn' WHERE run = ? AND status = 'waiting' AND no IN ({waits})", (run, run))
-        nothing = "e.status = 'withdrawn' OR (e.status = 'not_done' AND data ->> '$.undo.failed' IS NULL)"
-        db.execute(
-            "UPDATE undos SET status = 'not_needed' WHERE run = ? AND status = 'registered' AND effect IN (SELECT effect"
-            f" FROM messages m JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.run = ? AND effect IN ({waits})"
-            f" AND ({nothing}))",
-            (run, run, run),
-        )
+        _undos_of_withdrawn(db, run)
         db.execute("UPDATE messages SET status = 'withdrawn', due = NULL WHERE run = ? AND ordered AND status = 'waiting'", (run,))
+
+
+def _undos_of_withdrawn(db: apsw.Connection, run: int) -> None:
+    """What becomes of the undos of those that wait and will not be delivered; an attempt may have been made of some."""
+    found = rows(
+        db,
+        f"SELECT e.status, {', '.join('m.' + name for name in COLUMNS.split(', '))} FROM undos u"
+        " JOIN messages m ON m.run = u.run AND m.effect = u.effect JOIN effects e ON e.run = u.run AND e.no = u.effect"
+        " WHERE u.run = ? AND u.status = 'registered' AND m.ordered AND m.status = 'waiting'",
+        (run,),
+    )
+    for how, *plain in found:
+        m = of_row(tuple(plain))._replace(status="withdrawn")
+        _learnt(db, run, m, how)
+
+
+def _learnt(db: apsw.Connection, run: int, m: Message, how: str) -> None:
+    """What becomes of the undo of a message, by how its effect ended."""
+    undo = known_undo(m, how)
+    if undo is None:
+        return
+    request = None if undo.get("request") is None else canonical_text(undo["request"])
+    sql = "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ? AND status IN ('registered', 'owed')"
+    db.execute(sql, (undo["status"], request, undo.get("error", ""), run, m.effect))
 
 
 def row(m: Message) -> tuple[Json, ...]:
@@ -168,13 +186,7 @@ class Messages:
             None if e.error is None else canonical_text(e.error),
         )
         db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
-        if (undo := known_undo(m, e)) is not None:
-            request = None if undo.get("request") is None else canonical_text(undo["request"])
-            db.execute(
-                "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ?"
-                " AND status IN ('registered', 'owed')",
-                (undo["status"], request, undo.get("error", ""), run, e.no),
-            )
+        _learnt(db, run, m, e.status)
 
     # what people see and say
 

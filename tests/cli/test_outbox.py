@@ -290,3 +290,29 @@ states:
     assert listed(durun) == [("fails", "dead"), ("never", "waiting")]
     durun("compensate", "r", exit=4)
     assert durun.lines() == ["undo-fails"]
+
+
+def test_what_a_plan_undoes_of_a_failure_is_undone_also_of_one_that_waits_to_be_tried_again(durun: Program) -> None:
+    undo = "compensate: {after: [AFTER], run: 'echo undo-AFTER >> \"$LEDGER\"', idempotent: true}"
+    for after, command in (("failed", "exit 3"), ("in_doubt", "kill -KILL $$"), ("done", "exit 3")):
+        durun.plan(
+            f"""
+name: {after.replace("_", "-")}
+start: tells
+states:
+  tells:
+    run: '{command}'
+    background: true
+    idempotent: true
+    retry: {{max_attempts: 9, initial_interval: 9h, max_interval: 9h, jitter: none}}
+    {undo.replace("AFTER", after)}
+    next: rest
+  rest: {{wait: 1h, next: succeeded}}
+"""
+        )
+        durun("start", "plan.yaml", "--id", after, "--no-wait", exit=3)
+    assert [status for _, status in listed(durun)] == ["waiting"] * 3
+    durun("cancel", "failed", exit=4)
+    for after in ("failed", "in_doubt", "done"):
+        durun("compensate", after, exit=4)
+    assert durun.lines() == ["undo-failed", "undo-in_doubt"]

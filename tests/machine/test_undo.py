@@ -195,6 +195,24 @@ def test_the_probe_is_asked_whether_there_is_anything_to_undo(folder: str, answe
     assert world.at.run.status is (Status.BLOCKED if answer == 2 else Status.COMPENSATED)
 
 
+@pytest.mark.parametrize("said", ["by its probe", "by a person"])
+def test_what_was_in_doubt_and_did_not_happen_is_undone_where_the_plan_undoes_what_has_failed(folder: str, said: str) -> None:
+    states = {
+        "a": {"run": ["x"], "compensate": {**UNDO, "after": ["failed"]}, "probe": {"run": ["p"]}, "next": "succeeded"},
+    }
+    world = Undoing(plan_of(states, on_cancel="compensate"), folder)
+    world.give(Cancel())
+    world.end("a", -9, "cancel")
+    world.next()
+    (probe,) = world.open()
+    world.give(Ended(probe, 1 if said == "by its probe" else 2))
+    if said == "by a person":
+        world.give(Resolve("fail"))
+    world.undo_all()
+    assert world.undone == ["a"]
+    assert (world.at.run.status, world.logged()) == (Status.COMPENSATED, {"a": "undone"})
+
+
 def test_it_sees_what_was_there_when_its_effect_was_done(folder: str) -> None:
     undo = {"run": ["undo", "${{ output.id }}", "${{ vars.n }}", "${{ undo_key }}"], "if": "output.id != 'none'"}
     states = {
