@@ -7,7 +7,7 @@ import sys
 import time
 
 from durun.cli.reader import at_end, say
-from durun.errors import PlanRefused, StoreUnusable, Usage
+from durun.errors import NoSuchRun, PlanRefused, StoreUnusable, Usage
 from durun.store import read
 from durun.store.file import File, default_path, folder_of
 
@@ -46,9 +46,35 @@ def where(db: str | None) -> str:
     return os.path.realpath(path)
 
 
-def opened(db: str | None, *, brief: bool = False) -> File:
-    """The database, which must be there. `brief`: to look at it and leave, on a full disk too. Raises StoreUnusable."""
-    file = File(where(db), create=False, brief=brief, say=say)
+def absent(path: str) -> bool:
+    """Whether nothing lies where a database would: what cannot be looked at may be there."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def nowhere(db: str | None, so: str) -> str:
+    """What is said where there is no database; one that nobody has named and that is not there yet is not spoken of."""
+    return f"there is no database at {where(db)}: {so}" if db is not None or "DURUN_DB" in os.environ else so
+
+
+def refuse_absent(path: str, run: str) -> None:
+    """Raises NoSuchRun where a run is looked for and there is no database that could have it."""
+    if absent(path):
+        raise NoSuchRun(f"there is no run {run!r}: there is no database at {path}; `durun start` makes one")
+
+
+def opened(db: str | None, *, brief: bool = False, of: str | None = None) -> File:
+    """The database, which must be there. `brief`: to look at it and leave, on a full disk too; `of`: the run that is looked for.
+    Raises StoreUnusable, and NoSuchRun where there is none that could have that run."""
+    path = where(db)
+    if of is not None:
+        refuse_absent(path, of)
+    file = File(path, create=False, brief=brief, say=say)
     at_end.append(file.close)
     return file
 

@@ -32,7 +32,7 @@ def cancel(run: str, *, grace: str = "10s", compensate: bool = False, json: bool
     With --compensate what it has done is undone then, as `compensate` does.
     """
     ms = length(grace, "--grace")
-    file = opened(db)
+    file = opened(db, of=run)
     no = read.number(file, run)
     s = read.summary(file, no, alive_in(file.path))
     if s.status == "cancelled" and not compensate:
@@ -168,7 +168,7 @@ def pause(run: str | None = None, *, plan: str | None = None, all: bool = False,
     """
     if sum((run is not None, plan is not None, all)) != 1:
         raise Usage("say which: a run, --plan NAME, or --all")
-    file = opened(db)
+    file = opened(db, of=run)
     if run is not None:
         return _pause_one(file, db, read.number(file, run), json)
     before = read.hold(file) if all else None
@@ -282,7 +282,7 @@ def resolve(
         value = None if output is None else read_json(output)
     except ValueError as e:
         raise Usage(f"--output: {e}") from None
-    file = opened(db)
+    file = opened(db, of=run)
     no, child = read.run_or_child(file, run)
     visit = been = None
     if child is not None:

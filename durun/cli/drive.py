@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, last_sign_in, on_terminal, opened, person, where
+from durun.cli.common import (
+    absent, alive_in, document, exit_of, last_sign_in, nowhere, on_terminal, opened, person, refuse_absent, where,
+)  # fmt: skip
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world
 from durun.errors import Held as HeldByAnother
@@ -62,6 +64,8 @@ def resume(
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
     path = where(db)
+    if runs:
+        refuse_absent(path, runs[0])
     if len(runs) == 1 and not detach:
         with driver(path, create=False, quiet=quiet) as d:
             more: dict[str, Json] = {"start_at": state, "failed_items": failed_items}
@@ -72,6 +76,11 @@ def resume(
     from durun.cli import several
     from durun.cli.background import send_off
 
+    if absent(path):
+        say(nowhere(db, "there is nothing to go on with"))
+        if json:
+            out_json({"runs": [], "exits": {}})
+        return 0
     file = opened(db)
     named = dict.fromkeys(read.number(file, run) for run in runs)
     chosen = several.held_or_due(file, after_restore) if all else [(no, "any") for no in named]

@@ -37,13 +37,13 @@ def _of_plan(plan: str) -> Drawing:
 
 
 def _of_run(run: str, db: str | None) -> Drawing:
-    from durun.cli.common import alive_in, opened, where
+    from durun.cli.common import absent, alive_in, opened, where
     from durun.errors import NoSuchRun
     from durun.render.graph import drawing, marks_of
     from durun.store import read
     from durun.store.runs import Store
 
-    if not os.path.exists(where(db)):
+    if absent(where(db)):
         raise NoSuchRun(f"there is no file {run}, and no database at {where(db)} with a run of that name")
     file = opened(db, brief=True)
     try:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from durun.cli.common import alive_in, columns_of, document, exit_of, mask_of, now, on_terminal, opened
+from durun.cli.common import absent, alive_in, columns_of, document, exit_of, mask_of, now, nowhere, on_terminal, opened, where
 from durun.cli.reader import in_pieces, json_line, say, visible
 from durun.errors import NotPossible, Usage
 from durun.store import read
@@ -41,11 +41,9 @@ def ls(
     unknown = [s for s in status or [] if s not in STATUSES]
     if unknown:
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
-    from durun.cli.common import where
-
     lines, hold, open_ = [], None, dict[int, tuple[int, int]]()
     parts: dict[int, list[dict[str, Json]]] = {}
-    there = os.path.exists(where(db))
+    there = not absent(where(db))
     if there:
         file = opened(db, brief=True)
         hold = read.hold(file)
@@ -76,9 +74,7 @@ def ls(
         else:
             print(visible(table(found)))
     else:
-        say(
-            "no runs" if there or (db is None and "DURUN_DB" not in os.environ) else f"there is no database at {where(db)}: no runs"
-        )
+        say("no runs" if there else nowhere(db, "no runs"))
     _say_stranded(lines, quiet=quiet or json)
     if not quiet and not json and (dead := sum(gone for _, gone in open_.values())):
         say(f"messages given up: {dead}: `durun outbox ls`")
@@ -102,7 +98,7 @@ def _say_stranded(lines: list[read.Summary], *, quiet: bool) -> None:
 
 def show(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one run: what happened, what is certain, what is not, what can be done."""
-    file = opened(db, brief=True)
+    file = opened(db, brief=True, of=run)
     no, child = read.run_or_child(file, run)
     doc = _document(file, no, child)
     if json:
@@ -182,7 +178,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
     from durun.render import document as doc
     from durun.render import text
 
-    file = opened(db, brief=not follow)
+    file = opened(db, brief=not follow, of=run)
     no, child = read.run_or_child(file, run)
     mask = mask_of(file, no)
     if json:
@@ -208,7 +204,7 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     """
     if follow and json:
         raise Usage("--json gives one document: say it without --follow")
-    file = opened(db, brief=not follow)
+    file = opened(db, brief=not follow, of=run)
     no, child = read.run_or_child(file, run)
     if json:
         return _logs_document(file, no, child, state)
@@ -380,7 +376,7 @@ def _nobody_reads() -> bool:
 
 def output(run: str, state: str | None = None, *, json: bool = False, db: str | None = None) -> int:
     """Print the output of a run, or of one of its states: a text as it is, anything else as JSON."""
-    file = opened(db, brief=True)
+    file = opened(db, brief=True, of=run)
     no, child = read.run_or_child(file, run)
     there, value = read.output_of(file, no, state) if child is None else _given(file, child, state)
     if not there:
@@ -413,7 +409,7 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
         end = None if timeout is None else time.monotonic() + duration(timeout) / 1000
     except ValueError as e:
         raise Usage(f"--timeout: {e}") from None
-    file = opened(db)
+    file = opened(db, of=run)
     no, child = read.run_or_child(file, run)
     alive = alive_in(file.path)
     undriven: float | None = None

@@ -32,7 +32,7 @@ def migrate(
     """Move a run in flight to another plan: nothing of it may be under way or in doubt. With --dry-run nothing is changed."""
     from durun.plan.load import load
 
-    file = opened(db)
+    file = opened(db, of=run)
     no = read.number(file, run)
     loaded = load(text_of(plan), "stdin" if plan == "-" else plan)
     new, store = loaded.plan, Store(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from durun.cli.common import alive_in, mask_of, now, opened, where
+from durun.cli.common import absent, alive_in, mask_of, now, nowhere, opened, where
 from durun.cli.reader import out, out_json, say
 from durun.errors import NeedsPerson, NoSuchRun, NotPossible, Usage
 from durun.store import read
@@ -18,8 +18,9 @@ DEAD = ("dead",)  # what may be delivered after all
 def outbox_ls(run: str | None = None, *, all: bool = False, json: bool = False, db: str | None = None) -> int:
     """List what is left to be delivered, the oldest first; with --all what was delivered, dropped or withdrawn too."""
     found = []
-    if run is not None or os.path.exists(where(db)):
-        file = opened(db, brief=True)
+    there = not absent(where(db))
+    if there or run is not None:
+        file = opened(db, brief=True, of=run)
         found = _listed(file, None if run is None else read.number(file, run), everything=all)
     if json:
         out_json(_depth(found) | {"messages": found})
@@ -28,7 +29,7 @@ def outbox_ls(run: str | None = None, *, all: bool = False, json: bool = False, 
 
         out(messages(found))
     else:
-        say("nothing is left to be delivered")
+        say("nothing is left to be delivered" if there else nowhere(db, "nothing is left to be delivered"))
     return 0
 
 
@@ -58,7 +59,7 @@ def _depth(found: list[Json]) -> dict[str, Json]:
 
 def outbox_show(message: str, *, json: bool = False, db: str | None = None) -> int:
     """Show one message: its request as it is frozen, its key, how its attempts ended."""
-    file = opened(db, brief=True)
+    file = opened(db, brief=True, of=_run_of(message))
     no, effect = _named(file, message)
     found = next(m for m in _listed(file, no, everything=True) if m["effect"] == effect)
     found["request"] = mask_of(file, no).tree(read.request(file, no, effect))
@@ -82,7 +83,13 @@ def outbox_deliver(
 
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
-    file = opened(db)
+    if not runs and absent(where(db)):
+        if json:
+            out_json(_depth([]) | {"messages": []})
+        elif not quiet:
+            say(nowhere(db, "nothing is left to be delivered"))
+        return 0
+    file = opened(db, of=runs[0] if runs else None)
     hold = read.hold(file)
     if hold is not None:
         raise NeedsPerson(f"all runs in {file.path} are held since {hold.since} by {hold.by}: `durun resume --all`")
@@ -141,7 +148,7 @@ def _changed(named: list[str], may: tuple[str, ...], decide: Any, said: str, *, 
 
     if not named:
         raise Usage("name the messages as RUN:NUMBER, or runs: `durun outbox ls` lists them")
-    file = opened(db)
+    file = opened(db, of=_run_of(named[0]))
     chosen = [one for name in dict.fromkeys(named) for one in _meant(file, name)]
     done = []
     for no, effect in chosen:
@@ -175,6 +182,11 @@ def _meant(file: File, name: str) -> list[tuple[int, int]]:
     if not found:
         raise NotPossible(f"no message of run {name} was given up: nothing was changed; `durun outbox ls {name} --all`")
     return [(no, effect) for effect in found]
+
+
+def _run_of(name: str) -> str:
+    """The run that a message is named by."""
+    return name.rpartition(":")[0] or name
 
 
 def _named(file: File, name: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, now, opened, person, read_file, where
+from durun.cli.common import absent, alive_in, document, exit_of, now, nowhere, opened, person, read_file, where
 from durun.cli.drive import driver, noticed, preload, refuse_stranded
 from durun.cli.reader import out, out_json, say
 from durun.engine import Told, real_world, tell
@@ -67,13 +67,12 @@ def signal(
 
 def inbox(*, json: bool = False, db: str | None = None) -> int:
     """List what waits for a person, over all runs, each with its command."""
-    import os
-
     from durun.render import document as render
     from durun.render import text
 
     items: list[Json] = []
-    if os.path.exists(where(db)):
+    there = not absent(where(db))
+    if there:
         file = opened(db, brief=True)
         items = [item for s, d in read.for_people(file, alive_in(file.path)) for item in render.inbox(s, d, now())]
         dead = [render.message(m) for m in read.messages(file) if m["status"] == "dead"]
@@ -83,7 +82,7 @@ def inbox(*, json: bool = False, db: str | None = None) -> int:
     elif items:
         out(text.inbox(items))
     else:
-        say("nothing waits for a person")
+        say("nothing waits for a person" if there else nowhere(db, "nothing waits for a person"))
     return 0
 
 
@@ -122,7 +121,7 @@ def _by(given: str | None) -> str:
 
 
 def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> int:
-    file = opened(db)
+    file = opened(db, of=id)
     noticed(file)
     no, word = _meant(file, id, word)
     store = Store(file)

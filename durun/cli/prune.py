@@ -35,7 +35,7 @@ def db_prune(
         raise Usage(f"--older-than: {e}") from None
     if run is not None and older_than is not None:
         raise Usage("name a run, or say --older-than")
-    file = opened(db)
+    file = opened(db, of=run)
     alive, at = alive_in(file.path), now()
     only = None if run is None else _named(file, run, forget_id)
     if only == 0:

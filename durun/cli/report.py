@@ -27,7 +27,7 @@ def report(run: str, *, format: str = "md", json: bool = False, db: str | None =
         raise Usage(f"there is no format {format[:40]!r}; there are {', '.join(FORMATS)}")
     from durun.render import report as drawn
 
-    file = opened(db, brief=True)
+    file = opened(db, brief=True, of=run)
     no = read.number(file, run)
     mask = mask_of(file, no, run=True)
     doc = mask.tree(document(file, no, at=0, many=drawn.MOST))

@@ -28,7 +28,7 @@ def rewind(
     db: str | None = None,
 ) -> int:  # fmt: skip
     """Go back to a state that a run has been in, with its data as it was then. What it did since is undone first, or repeated."""
-    file = opened(db)
+    file = opened(db, of=run)
     no = read.number(file, run)
     store = Store(file)
     at = store.load(no)

@@ -23,7 +23,7 @@ def compensate(
 ) -> int:
     """Undo what a run has done, the youngest first. Exits by the run: 4 when it is compensated."""
     ms = length(grace, "--grace")
-    file = opened(db)
+    file = opened(db, of=run)
     no = read.number(file, run)
     alive = alive_in(file.path)
     s = read.summary(file, no, alive)

@@ -37,7 +37,7 @@ MANY = 200  # positions that are read, where there are more
 
 def watch(run: str, *, json: bool = False, db: str | None = None) -> int:
     """Watch a run that another process drives until it has ended, or waits for a person; exits by the run."""
-    file = opened(db)
+    file = opened(db, of=run)
     no = read.number(file, run)
     signals = Signals()
     with hearing(signals):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from durun.cli.common import alive_in, last_sign_in, on_terminal, where
+from durun.cli.common import absent, alive_in, last_sign_in, nowhere, on_terminal, where
 from durun.cli.reader import at_end, out_json, say
 from durun.errors import NeedsPerson, Usage
 from durun.store import read
@@ -20,6 +20,12 @@ def work(*, once: bool = False, concurrency: int = 100, quiet: bool = False, jso
     """
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
+    if once and absent(where(db)):
+        if not quiet:
+            say(nowhere(db, "nothing can be done now"))
+        if json:
+            out_json({"moves": 0, "told": ""})
+        return 0
     from durun.cli.drive import hearing, noticed, preload, refuse_stranded, settled
     from durun.engine import Signals, real_world
     from durun.store.file import File, make_folder

@@ -75,7 +75,7 @@ def test_f73_a_signal_is_not_lost_at_any_moment_of_parking(tmp_path: Path, other
 
 def test_f73_a_signal_to_a_run_that_is_not_there_is_an_error(place: Any) -> None:
     place.plan("a: {wait: {signal: go}, next: succeeded}")
-    assert "there is no database" in place.durun("signal", "r", "go", exit=8).err
+    assert "there is no database" in place.durun("signal", "r", "go", exit=5).err
     place.durun("start", "plan.yaml", "--id", "r", exit=3)
     assert "there is no run 'other'" in place.durun("signal", "other", "go", exit=5).err
 
