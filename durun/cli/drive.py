@@ -11,7 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from durun.cli.common import (
-    absent, alive_in, document, exit_of, last_sign_in, nowhere, on_terminal, opened, person, refuse_absent, where,
+    absent,
+    alive_in,
+    document,
+    exit_of,
+    last_sign_in,
+    nowhere,
+    on_terminal,
+    opened,
+    person,
+    refuse_absent,
+    where,
 )  # fmt: skip
 from durun.cli.reader import out, out_json, say
 from durun.engine import Engine, Signals, new_place, real_world

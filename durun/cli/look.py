@@ -218,7 +218,8 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
             for path in _written(e, state):
                 shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
         sent = [path for of in _sent(file, no, child, state) for path in (of["out"], of["err"]) if path]
-        for path in [*sent, *_live(file, no, child, state)]:
+        live = [path for of in _live(file, no, child, state) for path in (of["out"], of["err"]) if path]
+        for path in [*sent, *live]:
             shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
         if not follow or ended:
             break
@@ -281,8 +282,11 @@ def _meant(wanted: str | None, scope: str, state: str) -> bool:
 def _logs_document(file: File, no: int, child: Child | None, state: str | None) -> int:
     from durun.render.document import path_of
 
+    live = _live(file, no, child, state)  # asked first: what ends meanwhile is found in the history
     ended = [e for e in _history(file, no, child, 0, ATTEMPTS) if _of(e, state)]
     found = [{**e, **{word: e["data"].get(word) for word in ("out", "err")}} for e in ended] + _sent(file, no, child, state)
+    have = {_attempt_of(e) for e in found}
+    found += [{**of, "under_way": True} for of in live if _attempt_of(of) not in have]
     if state is not None and not found:
         _refuse_unknown(file, no, child, state)
     texts = [
@@ -292,11 +296,16 @@ def _logs_document(file: File, no: int, child: Child | None, state: str | None) 
             "attempt": e["attempt"],
             "stdout": _text(file, e["out"] or None),
             "stderr": _text(file, e["err"] or None),
+            "under_way": "under_way" in e,
         }
         for e in found
     ]
     _json({"run": _summary(file, no, child, alive_in(file.path)).id, "logs": mask_of(file, no, run=True).tree(texts)})
     return 0
+
+
+def _attempt_of(e: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(e[word] for word in ("scope", "state", "visit", "attempt"))
 
 
 def _text(file: File, path: str | None) -> str | None:
@@ -312,18 +321,19 @@ def _text(file: File, path: str | None) -> str | None:
         return None
 
 
-def _live(file: File, no: int, child: Child | None, state: str | None) -> list[str]:
-    """Where what is under way writes now."""
+def _live(file: File, no: int, child: Child | None, state: str | None) -> list[dict[str, Any]]:
+    """What is under way, with where it writes now."""
     from durun.effects.notes import Begun, Notes
 
     found, within = [], "" if child is None else child.scope
-    for place, token, scope, name in read.under_way(file, no):
-        if scope.startswith(within) and _meant(state, scope[len(within) :], name):
-            notes = Notes(file.folder, place)
+    for of in read.under_way(file, no):
+        own = {**of, "scope": of["scope"][len(within) :]}
+        if of["scope"].startswith(within) and _meant(state, own["scope"], of["state"]):
+            notes = Notes(file.folder, of["place"])
             notes.refresh()
-            said = notes.of(token)
+            said = notes.of(of["token"])
             if isinstance(said, Begun):
-                found += [f"{place}/{said.out}", f"{place}/{said.err}"]
+                found.append({**own, **{word: f"{of['place']}/{name}" for word, name in (("out", said.out), ("err", said.err))}})
     return found
 
 

@@ -14,7 +14,7 @@ from durun.machine import clock, fan, once_step, poll, request, retry, stopping,
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, CouldNotStart, Ended, Resolve
 from durun.machine.model import Phase, Position, Status
-from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, OutputError, fitting, of_no_start, output_of
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, OutputError, given_by_hand, of_no_start, output_of
 from durun.machine.scope import once_of
 from durun.plan.canonical import State
 
@@ -279,7 +279,7 @@ def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
     if "output" in state and not event.has_output:
         raise PlanRefused(f"run {run.id}: state {p.state} gives an output; say what it was with --output JSON")
     try:
-        output = fitting(state, event.output)
+        output = given_by_hand(state, event.output)
     except OutputError as e:
         raise PlanRefused(f"run {run.id}: state {p.state}: {e.message}") from None
     assert p.effect is not None

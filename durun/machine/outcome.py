@@ -103,6 +103,22 @@ def output_of_text(state: State, raw: bytes, where: str) -> Json:
     return fitting(state, _by_format(state["output"]["format"], raw, where))
 
 
+def given_by_hand(state: State, value: Json) -> Json:
+    """What a person says that it gave, where it is of the declared format and fits its schema. Raises OutputError."""
+    format = state["output"]["format"] if "output" in state else "json"
+    if format == "text" and not isinstance(value, str):
+        raise OutputError("output_invalid", f"its output is a text: a JSON string, not {_kind(value)}")
+    if format == "lines" and not (isinstance(value, list) and all(isinstance(line, str) for line in value)):
+        raise OutputError("output_invalid", "its output is lines: a JSON list of strings, and nothing else")
+    return fitting(state, value)
+
+
+def _kind(value: Json) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "a boolean"
+    return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else "a number"
+
+
 def fitting(state: State, value: Json) -> Json:
     """The value, where the schema of the state's output takes it. Raises OutputError."""
     declared = state.get("output")

@@ -20,7 +20,7 @@ from durun.machine import control, doubt, fan, request, scope, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve, TakeUp
 from durun.machine.model import Effect, Phase, Position, Run, Status, Undo
-from durun.machine.outcome import DONE, NOT_DONE, OutputError, fitting, output_of
+from durun.machine.outcome import DONE, NOT_DONE, OutputError, given_by_hand, output_of
 from durun.plan.canonical import State
 
 Json = Any
@@ -392,7 +392,7 @@ def _by_hand(d: Draft, p: Position, event: Resolve) -> None:
     if "output" in state and not event.has_output:
         raise PlanRefused(f"run {d.run.id}: state {path} gives an output; say what it was with --output JSON; nothing was changed")
     try:
-        output = fitting(state, event.output)
+        output = given_by_hand(state, event.output)
     except OutputError as e:
         raise PlanRefused(f"run {d.run.id}: state {path}: {e.message}; nothing was changed") from None
     happened(d, p, output)

@@ -593,9 +593,9 @@ def asks(file: File, no: int) -> bool:
     return bool(rows(file.db, "SELECT 1 FROM positions WHERE run = ? AND phase = 'asked' LIMIT 1", (no,)))
 
 
-def under_way(file: File, no: int) -> list[tuple[str, str, str, str]]:
-    """(place, token, scope, state) of what is to begin or has begun."""
-    sql = (
-        "SELECT place, no, attempt, scope, state FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
-    )
-    return [(place, f"{no}.{effect}.{attempt}", *of) for place, effect, attempt, *of in rows(file.db, sql, (no,))]
+def under_way(file: File, no: int) -> list[dict[str, Json]]:
+    """{scope, state, visit, attempt, place, token} of what is to begin or has begun."""
+    names = ("scope", "state", "visit", "attempt", "place", "no")
+    sql = f"SELECT {', '.join(names)} FROM effects WHERE run = ? AND status = 'begin' AND place IS NOT NULL ORDER BY no"
+    found = [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, (no,))]
+    return [{**of, "token": f"{no}.{of['no']}.{of['attempt']}"} for of in found]

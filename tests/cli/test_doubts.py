@@ -98,6 +98,27 @@ def test_happened_wants_the_output_that_the_state_declares(durun: Program) -> No
     assert durun("output", run, "charge").stdout.strip() == "7"
 
 
+@pytest.mark.parametrize(
+    ("declared", "wrong", "right"),
+    [
+        ("text", ["7", "null", '["a"]'], '"a\\nb"'),
+        ("lines", ['"a"', '["a", 7]', "{}"], '["a", "b"]'),
+        ("{format: text, schema: {maxLength: 2}}", ['"abc"', "7"], '"ab"'),
+    ],
+)
+def test_what_a_person_says_that_it_gave_is_of_the_form_that_the_state_declares(
+    durun: Program, declared: str, wrong: list[str], right: str
+) -> None:
+    durun.plan(f"start: a\nstates: {{a: {{run: 'exit 4', output: {declared}, next: succeeded}}}}\n")
+    run = durun.start(1)
+    for value in wrong:
+        said = durun("resolve", run, "--happened", "--output", value, exit=7)
+        assert f"run {run}: state a: its output" in said.stderr
+    assert durun.show(run)["status"] == "failed"
+    durun("resolve", run, "--happened", "--output", right)
+    assert json.loads(durun("output", run, "a", "--json").stdout)["output"] == json.loads(right)
+
+
 def test_a_catch_that_names_the_doubt_takes_it(durun: Program) -> None:
     run = die_inside(durun, plan("catch: [{on: [in_doubt], next: other}]"))
     durun("resume", run)

@@ -87,8 +87,29 @@ def test_logs_as_one_document(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: 'echo out; printf \"\\377\" >&2; exit 1', next: succeeded}}\n")
     run = durun.start(1)
     found = json.loads(durun("logs", run, "--json").stdout)
-    assert found == {"run": run, "logs": [{"path": "a", "visit": 1, "attempt": 1, "stdout": "out\n", "stderr": "\ufffd"}]}
+    assert found == {
+        "run": run,
+        "logs": [{"path": "a", "visit": 1, "attempt": 1, "stdout": "out\n", "stderr": "\ufffd", "under_way": False}],
+    }
     durun("logs", run, "--json", "-f", exit=2)
+
+
+def test_logs_as_one_document_have_what_is_under_way_as_far_as_it_has_written(durun: Program) -> None:
+    durun.plan(TALKS)
+    driven = durun.begin("start", "plan.yaml", "--id", "r")
+
+    def logs(*words: str) -> list[tuple[str, int, str, str, bool]]:
+        found = json.loads(durun("logs", "r", "--json", *words, exit=None).stdout).get("logs", [])
+        return [(e["path"], e["attempt"], e["stdout"], e["stderr"], e["under_way"]) for e in found]
+
+    until(lambda: logs() == [("a", 1, "a1\n", "oops\n", True)])
+    (durun.folder / "ledger.1").touch()
+    ended = [("a", n, "a1\na2\n", "oops\n", False) for n in (1, 2)]
+    until(lambda: logs() == [*ended, ("b", 1, "b1\n", "", True)])
+    assert logs("a") == ended
+    (durun.folder / "ledger.2").touch()
+    driven.communicate(timeout=30)
+    assert [e[4] for e in logs()] == [False] * 4
 
 
 def test_what_wrote_nothing_is_said(durun: Program) -> None:
