@@ -50,6 +50,7 @@ READ = 1 << 16
 MOMENT = 0.02  # s between looks at what gives no sign when it changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OURS = ("its output", "its stdin", "its notes")  # what we make for a command: that it cannot be made is no fault of the command
+FAILS = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO))  # a disk, or what lies on it, is broken: no fault of the command either
 ROOM = 16 * 1024 * 1024  # bytes below which a disk counts as full
 SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -383,7 +384,7 @@ class Keeper:
 
     def not_begun(self, request: Request, number: int, what: str, noted: bool, later: bool) -> None:
         token = request["token"]
-        if later or number in FULL or number in SHORT or what in OURS:
+        if later or number in FULL or number in SHORT or number in FAILS or what in OURS:
             if noted:
                 self.journal.note_if_it_can_be("not_yet", token, number)
             if later:
@@ -586,18 +587,12 @@ def sum_of(fd: int) -> int:
 def file_sum(path: bytes) -> tuple[int, int]:
     """Size and checksum of what was written to $DURUN_OUTPUT; size -1 where nothing was, -2 where it is no file to read."""
     try:
-        posix.lstat(path)
-    except FileNotFoundError:
-        return -1, 0
-    except OSError:
-        return -2, 0
-    try:
         # a link is not followed: who may only put names into this folder would have us read what it may not
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK | posix.O_NOFOLLOW)
-    except OSError as e:
-        return (
-            (1, -1) if e.errno in (errno.EIO, *FULL, *SHORT) else (-2, 0)
-        )  # something is there, and it is not the command's fault
+    except FileNotFoundError:
+        return -1, 0
+    except OSError as e:  # something is there, and where it cannot be looked at that is not the command's fault
+        return (1, -1) if e.errno in (*FAILS, *FULL, *SHORT) else (-2, 0)
     try:
         found = posix.fstat(fd)
         if found.st_mode & 0o170000 != 0o100000:
@@ -621,8 +616,9 @@ def find(name: bytes, env: Env) -> bytes:
                 if posix.access(path, posix.X_OK):
                     return path
                 trouble = errno.EACCES
-        except OSError:
-            pass
+        except OSError as e:
+            if e.errno in FAILS:  # nobody knows whether it lies here: another of its name is not taken for it
+                raise
     raise OSError(trouble, "")
 
 

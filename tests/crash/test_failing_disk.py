@@ -10,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,35 @@ def test_a_request_whose_begin_cannot_be_noted_is_not_sent(durun: Program, recei
     assert not receiver.came
     durun("resume", "r")
     assert receiver.lines() == ["POST /a"]
+
+
+@needs_strace
+@pytest.mark.parametrize(
+    ("call", "path", "command"),
+    [
+        ("execve", "bin/tool", "run: [bin/tool]"),
+        ("chdir", "there", "run: [tool], cwd: there"),
+        ("newfstatat", "there/tool", "run: [tool]"),
+    ],
+)
+def test_a_disk_that_fails_as_a_command_is_begun_is_no_fault_of_the_command(
+    durun: Program, call: str, path: str, command: str
+) -> None:
+    for name in ("bin", "there"):
+        (durun.folder / name).mkdir()
+    tool = durun.folder / "bin" / "tool"
+    tool.write_text('#!/bin/sh\necho done >> "$LEDGER"\n')
+    tool.chmod(0o755)
+    durun.env["PATH"] = f"{durun.folder / 'there'}:{durun.folder / 'bin'}:{durun.env['PATH']}"
+    durun.plan(f"start: a\nstates: {{a: {{{command}, catch: [{{on: [any], next: failed}}], next: succeeded}}}}\n")
+    fails = strace(f"inject={call}:error=EIO", "-f", "-P", path, "-P", str(durun.folder / path))
+    done = subprocess.run(
+        [*fails, *COMMAND, "start", "plan.yaml", "--id", "r", "-q"], cwd=durun.folder, env=durun.env, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, "Input/output error" in done.stderr, durun.lines()) == (8, True, []), done.stderr
+    durun("resume", "r")
+    assert durun.lines() == ["done"]
 
 
 def test_what_is_noted_behind_a_torn_line_is_believed(tmp_path: Path, receiver: Receiver) -> None:
@@ -104,25 +135,50 @@ def words_of(pid: int) -> str:
         return ""  # it has ended meanwhile
 
 
+def keeper_of(durun: Program) -> int:
+    (keeper,) = [pid for pid in durun.processes() if "keeper.py" in words_of(pid)]
+    return keeper
+
+
+@contextmanager
+def traced(pid: int, inject: str, path: Path) -> Iterator[None]:
+    """A process to whom a call on a path fails."""
+    tracer = subprocess.Popen([*strace(inject, "-P", str(path)), "-p", str(pid)], stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: tracer.poll() is not None or "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text())
+        if tracer.poll() is not None:
+            pytest.skip(f"strace may not attach: {tracer.communicate()[1]}")
+        yield
+    finally:
+        tracer.terminate()
+        tracer.communicate()
+
+
+@needs_strace
+def test_an_output_that_cannot_be_looked_at_is_not_taken_for_one_that_is_no_file(durun: Program) -> None:
+    wait = "until [ -e go ]; do sleep 0.02; done"
+    durun.plan(
+        f'start: a\nstates: {{a: {{run: \'echo "$DURUN_OUTPUT" >> "$LEDGER"; {wait}; echo 7 > "$DURUN_OUTPUT"\', next: succeeded}}}}\n'
+    )
+    driver = durun.begin("start", "plan.yaml", "--id", "r")
+    given = Path(until(durun.lines)[0])
+    with traced(keeper_of(durun), "inject=newfstatat,openat:error=EIO", given):
+        (durun.folder / "go").touch()
+        _, err = driver.communicate(timeout=60)
+    assert (driver.returncode, durun.show("r")["reason"]) == (9, "in_doubt"), err
+    assert "what it wrote to $DURUN_OUTPUT is not whole" in durun("history", "r").stdout
+
+
 @needs_strace
 def test_a_keeper_that_cannot_read_its_gate_begins_nothing_and_keeps_what_runs(durun: Program) -> None:
     durun.plan(BESIDE)
     driver = durun.begin("start", "plan.yaml", "--id", "r")
     until(durun.lines)
-    (keeper,) = [pid for pid in durun.processes() if "keeper.py" in words_of(pid)]
+    keeper = keeper_of(durun)
     gate = next(durun.db.with_name("runs.db.d").glob("*/gate"))
-    tracer = subprocess.Popen(
-        [*strace("inject=pread64:error=EIO", "-P", str(gate)), "-p", str(keeper)], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        until(lambda: tracer.poll() is not None or "TracerPid:\t0\n" not in Path(f"/proc/{keeper}/status").read_text())
-        if tracer.poll() is not None:
-            pytest.skip(f"strace may not attach: {tracer.communicate()[1]}")
+    with traced(keeper, "inject=pread64:error=EIO", gate):
         (durun.folder / "next").touch()
         _, err = driver.communicate(timeout=60)
-    finally:
-        tracer.terminate()
-        tracer.communicate()
     assert (driver.returncode, "Input/output error" in err) == (8, True), err
     (durun.folder / "go").touch()
     durun("resume", "r")
