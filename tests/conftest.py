@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +13,20 @@ from hypothesis import settings
 from program import Program
 from receiver import Receiver
 
+import durun as package
 from durun.store.audit import audit
 from durun.store.file import File
 
 sys.set_int_max_str_digits(0)
 settings.register_profile("shared", deadline=None)  # a machine that is shared stands still now and then
 settings.load_profile("shared")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The program lies here compiled, as where it is installed: it is begun thousands of times, also where the environment keeps
+    Python from writing what it has compiled."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(str(Path(package.__file__).parent), quiet=2, rx=re.compile(r"/templates/[^/]+/"))
 
 
 @pytest.fixture

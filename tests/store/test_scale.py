@@ -239,8 +239,9 @@ def test_prune_takes_large_outputs_a_few_at_a_time(ended: Any, monkeypatch: Any,
     """What is overwritten goes through the log of SQLite, which takes as much of the disk, while everybody else waits."""
     place = ended
     with place.sql() as db:
-        db.execute("UPDATE effects SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE run <= 12").fetchall()
-        db.execute("UPDATE runs SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE no <= 12").fetchall()
+        first = "(SELECT no FROM runs WHERE no <= 12 AND ended_at IS NOT NULL)"  # what goes on is not taken
+        db.execute(f"UPDATE effects SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE run IN {first}").fetchall()
+        db.execute(f"UPDATE runs SET output = json_quote(printf('%.*c', 1000000, 'x')) WHERE no IN {first}").fetchall()
     monkeypatch.setattr(pruning, "GAP", 0.0)
     monkeypatch.setattr(pruning, "_shrink", lambda _file, most: False)
     logs: list[int] = []
@@ -252,7 +253,7 @@ def test_prune_takes_large_outputs_a_few_at_a_time(ended: Any, monkeypatch: Any,
 
     monkeypatch.setattr(pruning, "_unlink", seen)
     assert prune.db_prune(db=str(place.db)) == 0
-    assert max(logs) < 3 * pruning.BYTES
+    assert pruning.BYTES / 2 < max(logs) < 3 * pruning.BYTES
 
 
 def test_a_prune_that_dies_is_gone_on_with_by_the_next(ended: Any, monkeypatch: Any, capfd: Any) -> None:

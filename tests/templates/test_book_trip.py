@@ -60,6 +60,12 @@ class Service:
     def up(self) -> None:
         self._begin(int(self.url.rpartition(":")[2]))
 
+    def forget(self) -> None:
+        """Nothing was ever booked, asked or told to fail."""
+        with contextlib.closing(sqlite3.connect(self.ledger, timeout=30)) as db, db:
+            for table in ("made", "answers", "refused", "faults", "came"):
+                db.execute(f"DELETE FROM {table}")
+
     def say(self, line: str, *modes: str) -> None:
         """What is done with the next requests that begin so."""
         body = json.dumps({"on": line, "modes": modes}).encode()
@@ -351,15 +357,16 @@ def test_killed_again_and_again_at_whatever_moment_it_comes_to_one_end(trip: Tri
 
 
 class Life:
-    """A trip whose driver dies at one moment in this process, and is taken up by others; with a service of its own.
+    """A trip whose driver dies at one moment in this process, and is taken up by others; the service knows of no other trip.
 
     The plan says how to find out what happened, so nobody is asked."""
 
-    def __init__(self, folder: Path, *faults: tuple[str, str]) -> None:
+    def __init__(self, folder: Path, service: Service, *faults: tuple[str, str]) -> None:
         folder.mkdir()
-        self.folder, self.service = folder, Service(folder)
+        self.folder, self.service = folder, service
+        service.forget()
         for line, mode in faults:
-            self.service.say(line, mode)
+            service.say(line, mode)
 
     def live(self, at: int | None) -> tuple[Moments, Status]:
         moments, status = Moments(at), None
@@ -387,19 +394,19 @@ def test_killed_at_every_moment_the_ledger_holds_each_thing_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str | None
 ) -> None:
     monkeypatch.setenv("BOOKING_TOKEN", TOKEN)
-    total = 1
-    for at in (None, *range(200)):
-        if at is not None and at >= total:
-            break
-        life = Life(tmp_path / f"{at}", *([(refused, "400")] * 3 if refused else []))
-        try:
+    service, total = Service(tmp_path), 1
+    try:
+        for at in (None, *range(200)):
+            if at is not None and at >= total:
+                break
+            life = Life(tmp_path / f"{at}", service, *([(refused, "400")] * 3 if refused else []))
             moments, status = life.live(at)
-        finally:
-            life.service.down()
-        total = moments.seen if at is None else total
-        where = f"killed at moment {at}, {moments.names[-1]}"
-        assert status is (Status.COMPENSATED if refused else Status.SUCCEEDED), where
-        assert life.service.made() == PAID and life.service.holds() == (Counter() if refused else PAID), where
+            total = moments.seen if at is None else total
+            where = f"killed at moment {at}, {moments.names[-1]}"
+            assert status is (Status.COMPENSATED if refused else Status.SUCCEEDED), where
+            assert service.made() == PAID and service.holds() == (Counter() if refused else PAID), where
+    finally:
+        service.down()
     assert total >= (60 if refused else 40), "the trip has fewer moments than it should"
 
 

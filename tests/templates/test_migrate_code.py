@@ -53,8 +53,9 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     found = re.search(r"tools: {type: string, default: '(.*)'}", PLAN.read_text())
     assert found
     venv = tmp_path_factory.mktemp("tools") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    done = subprocess.run([venv / "bin/python", "-m", "pip", "install", "-q", *found[1].split()], capture_output=True, text=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", venv / "bin/python"]
+    done = subprocess.run([*pip, "install", "-q", *found[1].split()], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"needs the package index for {found[1]}: {done.stderr.strip()[-300:]}")
     (venv / "ready").write_text(found[1] + "\n")
