@@ -17,6 +17,7 @@ import durun as package
 from durun.store.audit import audit
 from durun.store.file import File
 
+LONG = ("crash", "templates", "faults", "cli", "store")  # rooms by how long a test of them takes
 sys.set_int_max_str_digits(0)
 settings.register_profile("shared", deadline=None)  # a machine that is shared stands still now and then
 settings.load_profile("shared")
@@ -27,6 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
     Python from writing what it has compiled."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(str(Path(package.__file__).parent), quiet=2, rx=re.compile(r"/templates/[^/]+/"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The rooms with long tests first: what is left for the end is short, and no worker waits for another."""
+    items.sort(key=lambda item: LONG.index(room) if (room := item.path.parent.name) in LONG else len(LONG))
 
 
 @pytest.fixture

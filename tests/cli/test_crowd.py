@@ -20,7 +20,7 @@ from durun.store.audit import audit
 from durun.store.file import File
 
 WANTED = int(os.environ.get("CROWD_ROUNDS", "0"))  # by scripts/crowd: just so many
-ROUNDS, AT_LEAST, SECONDS = WANTED or 50, WANTED or 6, 20.0  # as many rounds as fit, on a machine with other work to do
+ROUNDS, AT_LEAST, SECONDS = WANTED or 50, WANTED or 6, 8.0  # as many rounds as fit, on a machine with other work to do
 PLAN = """
 on_cancel: compensate
 start: fan

@@ -35,16 +35,16 @@ def test_a_run_survives_a_kill_and_a_failing_disk_where_most_is_at_stake() -> No
 
 
 def test_a_run_survives_whatever_fault_a_seed_draws() -> None:
-    assert int(faults("--seed", SEED, "--budget", "15").splitlines()[-2].split()[1]) > 0
+    assert int(faults("--seed", SEED, "--budget", "6").splitlines()[-2].split()[1]) > 0
 
 
 def test_effects_of_every_kind_survive_whatever_fault_a_seed_draws() -> None:
     others = [word for kind in ("http", "undo", "background", "once", "map", "child", "work") for word in ("--kind", kind)]
-    assert int(faults(*others, "--seed", SEED, "--budget", "10", "--jobs", "1").splitlines()[-2].split()[1]) > 0
+    assert int(faults(*others, "--seed", SEED, "--budget", "5", "--jobs", "1").splitlines()[-2].split()[1]) > 0
 
 
 def test_much_output_grows_neither_driver_nor_keeper_nor_database() -> None:
-    assert "database" in faults("--output", "256M")
+    assert "database" in faults("--output", "64M")
 
 
 def test_a_log_that_the_disk_does_not_give_is_refused_without_a_traceback(durun: Program) -> None:
