@@ -77,6 +77,7 @@ class Driving:
         os.makedirs(self.path + ".d", exist_ok=True)
         self.commands = Commands(self.path + ".d", new_place())
         self.file = File(self.path, create=True)
+        self.file.db.execute("PRAGMA synchronous = OFF").fetchall()  # no power is cut here, but where a test says so
         self.moments = moments or Moments()
         self.store: Any = Mortal(Store(self.file), self.moments, {"commit", "create", "take_over"})
         self.identity = Driver(self.commands.place, os.getpid(), self.world.boot, "here")

@@ -103,7 +103,8 @@ class Program:
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not set(self.processes()) & stopped)
+        if stopped:
+            until(lambda: not set(self.processes()) & stopped)
 
     def processes(self) -> list[int]:
         """Living processes that carry this folder in their environment."""

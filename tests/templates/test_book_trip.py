@@ -169,7 +169,7 @@ class Trip:
 
 @pytest.fixture
 def trip(durun: Program) -> Iterator[Trip]:
-    made = Trip(durun, "--late", "4")
+    made = Trip(durun, "--late", "2.5")
     yield made
     try:
         made.agrees()
@@ -255,7 +255,7 @@ def test_a_backup_that_is_restored_after_the_run_had_gone_on_makes_no_second_cha
 def test_what_passes_is_got_over_and_each_thing_is_done_once(trip: Trip, mode: str) -> None:
     for place in (*PLACES, "POST /tickets", "GET /flights"):
         trip.service.say(place, mode)
-    trip.start(0, patience="2s" if mode == "late" else "10s")
+    trip.start(0, patience="1s" if mode == "late" else "10s")
     assert len(trip.service.met(mode)) == 6
     assert trip.service.holds() == trip.service.made() == PAID
 
@@ -285,7 +285,7 @@ def test_an_undo_gets_over_what_passes(trip: Trip, mode: str) -> None:
     for line in ("DELETE /bookings", "DELETE /bookings", "DELETE /bookings", "DELETE /payments"):
         trip.service.say(line, mode)
     trip.service.say("POST /tickets", "400")
-    trip.start(4, patience="2s" if mode == "late" else "10s")
+    trip.start(4, patience="1s" if mode == "late" else "10s")
     assert len(trip.service.met(mode)) == 4
     assert trip.service.made() == PAID and not trip.service.holds()
 
