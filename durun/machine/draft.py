@@ -418,7 +418,8 @@ class Draft:
             status, reason = Status.BLOCKED, "drift"
         if run.cancel is not None and "pids" in run.cancel:
             status, reason = Status.BLOCKED, "not_stopped"
-        if (status, reason, self.moment.now) != (run.status, run.reason, run.updated_at):
+        # the time is the same one, or it is not: a time that is not known yet cannot be compared
+        if status is not run.status or reason != run.reason or self.moment.now is not run.updated_at:
             self.set_run(status=status, reason=reason, updated_at=self.moment.now)
 
 
