@@ -36,7 +36,7 @@ class Later:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _unforeseen
     __truediv__ = __rtruediv__ = __mod__ = __rmod__ = __neg__ = __abs__ = __float__ = __int__ = __bool__ = __index__ = _unforeseen
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __str__ = __repr__ = __format__ = _unforeseen
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = _unforeseen
 
 
 LATER: Any = Later()

@@ -105,7 +105,7 @@ def test_a_checkpoint_is_not_changed_by_looking_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    "reckon", ["t + 1", "1 - t", "t < 1", "t == 1", "t != ''", "bool(t)", "f'{t}'", "str(t)", "float(t)", "[0][t]"]
+    "reckon", ["t + 1", "1 - t", "t < 1", "t == 1", "t != ''", "bool(t)", "f'{t}'", "str(t)", "float(t)", "[0][t]", "{t: 1}"]
 )
 def test_a_time_that_is_not_known_can_only_be_noted(reckon: str) -> None:
     with pytest.raises(Unforeseen):
