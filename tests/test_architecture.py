@@ -47,7 +47,7 @@ MAY = {
 DOORS = {
     "apsw": ("store",),
     "ruamel": ("plan/load",),
-    "pydantic": ("plan/model", "plan/check", "plan/form"),
+    "pydantic": ("plan/model", "plan/misshapen"),
     "cel_expr_python": ("plan/cel",),
     "jsonschema_rs": ("plan/schema",),
     "typer": ("cli",),
@@ -62,6 +62,7 @@ HEAVY = (
     "plan.model",
     "plan.form",
     "plan.language",
+    "plan.misshapen",
 )  # only cli may import these: a driver that resumes does not
 
 
@@ -160,9 +161,18 @@ def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp
     assert not light & (loaded_by("ls", "--db", db) - there)
 
 
-def test_a_plan_is_read_without_a_search_for_plugins_of_its_library(tmp_path: Path) -> None:
+def test_a_plan_that_is_well_formed_is_read_without_the_library_of_its_shapes(tmp_path: Path) -> None:
     plan = tmp_path / "p.yaml"
-    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {pass: {}, next: succeeded}}\n")
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['true'], retry: {max_attempts: 2}, next: succeeded}}\n")
+    for words in (["check", str(plan)], ["start", str(plan), "--dry-run"], ["start", str(plan), "-q"], ["graph", str(plan)]):
+        loaded = loaded_by(*words, *(["--db", str(tmp_path / "runs.db")] if "start" in words else []))
+        assert "durun.plan.shapes" in loaded, words
+        assert not {"pydantic", "pydantic_core", "durun.plan.model", "durun.plan.misshapen"} & loaded, words
+
+
+def test_what_is_wrong_with_a_plan_is_said_without_a_search_for_plugins_of_that_library(tmp_path: Path) -> None:
+    plan = tmp_path / "p.yaml"
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['true'], timeout: 5, next: succeeded}}\n")
     loaded = loaded_by("check", str(plan))
     assert {"pydantic", "ruamel.yaml"} <= loaded
     assert not {"importlib.metadata", "email.message", "pydantic.plugin._loader"} & loaded

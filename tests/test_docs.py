@@ -23,6 +23,9 @@ from durun.cli.reader import COMMANDS, SHORT, function
 from durun.errors import Refusal
 from durun.machine.model import KINDS, Phase, Status
 from durun.plan import model
+from durun.plan.names import BUILT_IN
+from durun.plan.words import ALWAYS, FITS
+from durun.plan.words import KINDS as KINDS_OF_STATE
 from durun.store.file import VERSION, statements
 
 ROOT = Path(package.__file__).parent
@@ -120,7 +123,7 @@ def test_every_refusal_has_its_code_and_its_exit() -> None:
 def error_names() -> set[str]:
     """Every name that the rules give to an error, and every one that is kept for durun."""
     at = {"failed": 2, "_error": 1, "done_but": 2, "OutputError": 0, "AssignError": 0, "_doubt_error": 2, "Outcome": 1}
-    found = set(model.BUILT_IN)
+    found = set(BUILT_IN)
     for name, call in calls("machine/*.py"):
         place = at.get(name)
         if place is not None and len(call.args) > place:
@@ -263,12 +266,12 @@ def test_every_key_a_plan_may_have_is_documented() -> None:
 
 def test_every_kind_of_state_has_a_row_and_every_key_of_one_too() -> None:
     there = rows(PAGES["plan"])
-    assert set(model.KINDS) <= set(there)
-    for key in keys(model.State) - set(model.KINDS):
+    assert set(KINDS_OF_STATE) <= set(there)
+    for key in keys(model.State) - set(KINDS_OF_STATE):
         kinds = there[key].split("|")[2]
-        fits = {kind for kind in model.KINDS if key in model.FITS[kind] | model.ALWAYS}
+        fits = {kind for kind in KINDS_OF_STATE if key in FITS[kind] | ALWAYS}
         said = set(re.findall(r"[a-z]+", kinds))
-        said = set(model.KINDS) if "all" in said else said
+        said = set(KINDS_OF_STATE) if "all" in said else said
         said -= set(re.findall(r"but ([a-z]+)", kinds))
         assert said == fits, key
 

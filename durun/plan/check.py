@@ -6,17 +6,13 @@ paths into lines and columns. No stage waits for another: what is wrong with the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
-
-from durun.plan import http, model, pinned
+from durun.plan import http, pinned, words
 from durun.plan.canonical import Plan, State, pinned_names
 from durun.plan.form import canonical
-from durun.plan.model import nearest, not_yet, shown
 from durun.plan.names import BUILT_IN
 from durun.plan.references import (
     Expressions,
@@ -33,6 +29,8 @@ from durun.plan.references import (
     targets,
 )
 from durun.plan.schema import validate
+from durun.plan.shapes import keys, taken
+from durun.plan.words import cut, nearest, not_yet, shown
 
 Json = Any
 Where = tuple[str | int, ...]
@@ -63,12 +61,13 @@ def _read(
     data: dict[str, Json], numbers: Iterator[Found], children: Mapping[str, Child], files: Mapping[str, Json]
 ) -> tuple[Plan | None, list[Found], list[Found]]:  # fmt: skip
     faults = [*_later(data), *misplaced(data)]
-    shaped = None
-    try:
-        shaped = model.shaped(data)
-    except ValidationError as e:
-        taken = {f.path for f in faults}
-        faults += [f for f in (_in_our_words(data, error) for error in e.errors()) if f.path not in taken]
+    shaped = taken(data)
+    if shaped is None:
+        from durun.plan.misshapen import judged
+
+        shaped, wrong = judged(data)
+        known = {f.path for f in faults}
+        faults += [f for f in wrong if f.path not in known]
     expressions = Expressions(data)
     further = [
         *_kinds(data),
@@ -84,8 +83,8 @@ def _read(
         *schemas(data),
         *expressions.faults,
     ]
-    taken = {f.path for f in faults if not f.key}
-    faults += [f for f in further if f.path not in taken]
+    told = {f.path for f in faults if not f.key}
+    faults += [f for f in further if f.path not in told]
     if faults or shaped is None:
         return None, faults, []
     plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)}, dict(files))
@@ -118,7 +117,7 @@ def _children(data: dict[str, Json], children: Mapping[str, Child]) -> Iterator[
         for name in values:
             if name not in child["input"]:
                 yield Found(
-                    (*at, "plan", "input", name), f"`{_cut(name)}` is no input of {file}{nearest(name, child['input'])}", key=True
+                    (*at, "plan", "input", name), f"`{cut(name)}` is no input of {file}{nearest(name, child['input'])}", key=True
                 )
         for name, what in child["input"].items():
             if what["required"] and name not in values:
@@ -197,13 +196,13 @@ def _long_state(state: Json, at: Where, outer: set[str], made: dict[Where, Where
 
 
 def _long_map(given: dict[str, Json], at: Where, outer: set[str], made: dict[Where, Where]) -> dict[str, Json]:
-    kind = next((kind for kind in model.EFFECTS if kind in given), None)
+    kind = next((kind for kind in words.EFFECTS if kind in given), None)
     if kind is None or "states" in given or "start" in given:
         return _long_level(given, at, outer, made)  # type: ignore[no-any-return]
     name = kind
     while name in outer:
         name += "_"
-    own = _fields(model.Policy) | {"items", "label"}
+    own = keys("Policy") | {"items", "label"}
     inner = {**{key: value for key, value in given.items() if key not in own}, "next": "succeeded"}
     made[*at, "states", name] = at
     rest = {key: value for key, value in given.items() if key in own}
@@ -218,14 +217,14 @@ def _as_written(found: Found, made: dict[Where, Where]) -> Found:
     return found
 
 
-# --- shapes ---
+# --- words of a later day ---
 
 
 def _later(data: dict[str, Json]) -> Iterator[Found]:
     """Keys that belong to the language and are not built yet."""
     for place, where, value in _places_of_later(data):
         for key in value:
-            if key in model.LATER[place]:
+            if key in words.LATER[place]:
                 yield Found((*where, key), not_yet(key), key=True)
 
 
@@ -235,98 +234,6 @@ def _places_of_later(data: dict[str, Json]) -> Iterator[tuple[str, Where, dict[s
     for at, _, state in all_states(data):
         yield "state", at, state
         yield "probe", (*at, "probe"), mapping(state.get("probe"))
-
-
-def _in_our_words(data: dict[str, Json], error: Any) -> Found:
-    """A fault that pydantic found, at the path the text has, in durun's words."""
-    loc = tuple(part for part in error["loc"] if not str(part).startswith("("))
-    path, at = _real_path(data, loc)
-    kind, last = error["type"], loc[-1] if loc else ""
-    match kind:
-        case "missing":
-            return Found(path, f"`{last}` is required here{_what_for(loc)}", key=True)
-        case "extra_forbidden":
-            return Found(path, f"`{_cut(last)}` is no key here{nearest(last, _keys_at(data, loc))}", key=True)
-        case "value_error":
-            return Found(path, str(error["ctx"]["error"]))
-        case "literal_error":
-            words = re.findall(r"'(\w+)'", error["ctx"]["expected"])
-            return Found(path, f"{shown(at)} is none of {', '.join(words)}{nearest(at, words)}")
-        case "int_type" | "int_from_float" | "int_parsing" | "int_parsing_size":
-            return Found(path, f"a whole number is wanted here, not {shown(at)}")
-        case "greater_than_equal":
-            return Found(path, f"{shown(at)} is too small: at least {error['ctx']['ge']}")
-        case "less_than_equal":
-            return Found(path, f"{shown(at)} is too large: at most {error['ctx']['le']}")
-        case "dict_type" | "model_type" | "model_attributes_type":
-            return Found(path, f"a mapping is wanted here, not {shown(at)}")
-        case "list_type":
-            return Found(path, f"a list is wanted here, not {shown(at)}")
-        case "too_short":
-            return Found(path, "there is nothing in it")
-    return Found(path, error["msg"].replace("Input should be", "this must be"))
-
-
-def _cut(word: Json) -> str:
-    text = str(word)
-    return text if len(text) <= 40 else text[:37] + "…"
-
-
-def _real_path(data: Json, loc: Where) -> tuple[Where, Json]:
-    """As much of pydantic's path as the text has; a rule that was written without its list has no number there."""
-    path: list[str | int] = []
-    at: Any = data
-    for part in loc:
-        if (isinstance(at, dict) and part in at) or (isinstance(part, int) and isinstance(at, list) and part < len(at)):
-            at = at[part]  # type: ignore[index,unused-ignore]
-        elif isinstance(part, int) and not isinstance(at, list):
-            continue
-        else:
-            break
-        path.append(part)
-    return tuple(path), at
-
-
-SHAPES: dict[str, type[model.Shape]] = {
-    "catch": model.Catch, "retry": model.Rule, "probe": model.Probe, "poll": model.Poll, "choice": model.Line, "fail": model.Fail,
-    "wait": model.At, "output": model.Output, "pass": model.Nothing, "defaults": model.Defaults, "pins": model.Pins,
-    "compensate": model.Compensation, "parallel": model.Parallel, "map": model.Map, "plan": model.Child, "branches": model.Branch,
-    "http": model.Http, "auth": model.Auth, "secrets": model.SecretOf, "migrations": model.Migration, "group": model.Group,
-    "approval": model.Approval, "options": model.Option, "notify": model.Notify,
-}  # fmt: skip
-
-
-def _keys_at(data: dict[str, Json], loc: Where) -> list[str]:
-    """The keys that may stand beside the last of a path; of a state, those of its kind."""
-    at: Any = data
-    words: list[str] = []  # those since the last name of a state or branch
-    path = list(loc[:-1])
-    while path:
-        part = path.pop(0)
-        if part in ("states", "branches") and path:
-            name = path.pop(0)
-            at, words = mapping(mapping(mapping(at).get(part)).get(name)), [part]  # type: ignore[arg-type]
-        else:
-            at = mapping(at).get(part) if isinstance(part, str) else at
-            words += [part] if isinstance(part, str) else []
-    if words[:1] == ["limits"] and len(words) == 2:
-        return sorted(_fields(model.SharedLimit))
-    if words == ["states", "wait"]:
-        return sorted(_fields(model.At) | _fields(model.Heard))
-    if words == ["states"]:
-        kinds = [kind for kind in model.KINDS if kind in mapping(at)]
-        return sorted(model.FITS[kinds[0]] | model.ALWAYS if len(kinds) == 1 else _fields(model.State))
-    return sorted(_fields(SHAPES.get(words[-1], model.Plan) if words else model.Plan))
-
-
-def _fields(shape: type[model.Shape]) -> set[str]:
-    return {field.alias or name for name, field in shape.model_fields.items()}
-
-
-def _what_for(loc: Where) -> str:
-    if loc[-2:] == ("poll", "for"):
-        return ": how long to poll at most"
-    return ""
 
 
 # --- kinds ---
@@ -342,20 +249,20 @@ def _kinds(data: dict[str, Json]) -> Iterator[Found]:
 
 
 def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: dict[str, Json]) -> Iterator[Found]:
-    kinds = [k for k in (*model.KINDS, *model.LATER_KINDS) if k in state]
+    kinds = [k for k in (*words.KINDS, *words.LATER_KINDS) if k in state]
     if len(kinds) != 1:
-        yield Found(where, f"state `{_cut(name)}` {_no_one_kind(state, kinds)}", key=True)
+        yield Found(where, f"state `{cut(name)}` {_no_one_kind(state, kinds)}", key=True)
         return
     kind = kinds[0]
-    if kind in model.LATER_KINDS:
+    if kind in words.LATER_KINDS:
         return
     for key in state:
-        if key in _fields(model.State) and key not in model.FITS[kind] | model.ALWAYS:
-            why = model.WHY.get((kind, key))
+        if key in keys("State") and key not in words.FITS[kind] | words.ALWAYS:
+            why = words.WHY.get((kind, key))
             yield Found((*where, key), f"`{key}` says nothing to a `{kind}`" + (f": {why}" if why else ""), key=True)
-    if "next" not in state and "next" in model.FITS[kind]:
+    if "next" not in state and "next" in words.FITS[kind]:
         said = "a transition is never implied by the order of lines"
-        yield Found(where, f"state `{_cut(name)}` has no `next`: {said}; did you mean `next: {_cut(follows)}`?", key=True)
+        yield Found(where, f"state `{cut(name)}` has no `next`: {said}; did you mean `next: {cut(follows)}`?", key=True)
     if kind in ("run", "http"):
         yield from _of_effect(where, state, data)
         yield from _of_background(where, state, data)
@@ -365,7 +272,7 @@ def _kind(where: Where, name: str, state: dict[str, Json], follows: str, data: d
     if kind in ("parallel", "map"):
         yield from _of_policy((*where, kind), mapping(state[kind]))
     if kind == "wait" and "timeout" in state and "signal" not in mapping(state["wait"]):
-        yield Found((*where, "timeout"), f"`timeout` says nothing to a `wait`: {model.WHY['wait', 'timeout']}", key=True)
+        yield Found((*where, "timeout"), f"`timeout` says nothing to a `wait`: {words.WHY['wait', 'timeout']}", key=True)
     yield from _of_catch(where, state)
 
 
@@ -379,9 +286,9 @@ def _of_policy(where: Where, given: dict[str, Json]) -> Iterator[Found]:
 def _no_one_kind(state: dict[str, Json], kinds: list[str]) -> str:
     if kinds:
         return f"is several things at once, {', '.join(kinds)}: it is one of them"
-    unknown = [key for key in state if key not in _fields(model.State)]
-    near = next((said for key in unknown if (said := nearest(key, model.KINDS))), "")
-    return f"has no kind: it is one of {', '.join(model.KINDS)}{near}"
+    unknown = [key for key in state if key not in keys("State")]
+    near = next((said for key in unknown if (said := nearest(key, words.KINDS))), "")
+    return f"has no kind: it is one of {', '.join(words.KINDS)}{near}"
 
 
 def _of_effect(where: Where, state: dict[str, Json], data: dict[str, Json]) -> Iterator[Found]:
@@ -440,7 +347,7 @@ def _of_answers(at: Where, probe: dict[str, Json]) -> Iterator[Found]:
     """What means both yes and no."""
     if "http" in probe and "run" not in probe:
         try:
-            ranges = [model._statuses(probe.get(word, default)) for word, default in (("yes", ["200-299"]), ("no", [404]))]
+            ranges = [words.statuses(probe.get(word, default)) for word, default in (("yes", ["200-299"]), ("no", [404]))]
         except ValueError:
             return  # that fault is told of already
         both = [max(a[0], b[0]) for a in ranges[0] for b in ranges[1] if max(a[0], b[0]) <= min(a[1], b[1])]
@@ -495,15 +402,15 @@ def _names(data: dict[str, Json]) -> Iterator[Found]:
         for path, given in assigned:
             for var in mapping(given):
                 if var not in declared:
-                    yield Found((*path, var), f"`{_cut(var)}` is none of the vars{nearest(var, declared)}", key=True)
+                    yield Found((*path, var), f"`{cut(var)}` is none of the vars{nearest(var, declared)}", key=True)
 
 
 def _named(path: Where, names: Iterable[str]) -> Iterator[Found]:
     for name in names:
-        if name in model.NO_NAMES:
+        if name in words.NO_NAMES:
             yield Found((*path, name), f"`{name}` means something else in an expression", key=True)
-        elif not model.NAME.fullmatch(name):
-            said = f"`{_cut(name)}` is no name: small letters, digits and `_`, a letter first, at most 64"
+        elif not words.NAME.fullmatch(name):
+            said = f"`{cut(name)}` is no name: small letters, digits and `_`, a letter first, at most 64"
             yield Found((*path, name), said, key=True)
 
 
@@ -523,10 +430,10 @@ def _of_secrets(data: dict[str, Json]) -> Iterator[Found]:
 def _variables(path: Where, env: Json) -> Iterator[Found]:
     for name, value in mapping(env).items():
         at = (*path, name)
-        if not model.VARIABLE.fullmatch(name):
-            yield Found(at, f"`{_cut(name)}` is no name of an environment variable", key=True)
+        if not words.VARIABLE.fullmatch(name):
+            yield Found(at, f"`{cut(name)}` is no name of an environment variable", key=True)
         elif name.startswith("DURUN_"):
-            yield Found(at, f"`{_cut(name)}`: names that begin with DURUN_ are durun's", key=True)
+            yield Found(at, f"`{cut(name)}`: names that begin with DURUN_ are durun's", key=True)
         if value is None or isinstance(value, list | dict):
             yield Found(at, f"a text, a number or a boolean is wanted here, not {shown(value)}")
 
@@ -537,12 +444,12 @@ def _limits(data: dict[str, Json]) -> Iterator[Found]:
     yield from _named(("limits",), declared)
     for name, given in declared.items():
         if isinstance(given, dict) and not {"concurrency", "rate"} & set(given):
-            yield Found(("limits", name), f"the limit `{_cut(name)}` has neither `concurrency` nor `rate`: give it one", key=True)
+            yield Found(("limits", name), f"the limit `{cut(name)}` has neither `concurrency` nor `rate`: give it one", key=True)
     for at, _, state in all_states(data):
         named = state.get("limit")
         if isinstance(named, str) and named not in declared:
             there = nearest(named, declared) if declared else "; they are declared at the top of the plan"
-            yield Found((*at, "limit"), f"`{_cut(named)}` is none of the plan's `limits`{there}")
+            yield Found((*at, "limit"), f"`{cut(named)}` is none of the plan's `limits`{there}")
 
 
 def _unused(data: dict[str, Json]) -> Iterator[Found]:
@@ -566,7 +473,7 @@ def _numbers(data: dict[str, Json], spelt: Mapping[Where, str]) -> Iterator[Foun
             at: Any = data
             for part in path:
                 at = at[part]
-            yield Found(path, f"as a number `{_cut(text)}` reaches the command as {at!r}: put it in quotes")
+            yield Found(path, f"as a number `{cut(text)}` reaches the command as {at!r}: put it in quotes")
 
 
 # --- warnings ---

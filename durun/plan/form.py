@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from durun.plan import http, model, schema
+from durun.plan import http, schema, words
 from durun.plan.canonical import Plan, acts_of, own_states
 from durun.plan.digest import digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from durun.plan import model
+
+    Acting = model.State | model.Compensation | model.Notify
 
 Json = Any
 
@@ -98,7 +104,7 @@ def _states(states: dict[str, model.State], defaults: model.Defaults, children: 
 
 
 def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, Plan]) -> Json:
-    kind = next(k for k in model.KINDS if ("pass_" if k == "pass" else k) in state.model_fields_set)
+    kind = next(k for k in words.KINDS if ("pass_" if k == "pass" else k) in state.model_fields_set)
     out: dict[str, Json] = {
         "kind": kind,
         "catch": [{"on": list(c.on), "next": c.next, "assign": c.assign} for c in state.catch],
@@ -142,10 +148,10 @@ def _state(state: model.State, defaults: model.Defaults, children: Mapping[str, 
 
 
 def _wait(wait: Json) -> dict[str, Json]:
-    if isinstance(wait, model.At):
-        return {"at": wait.at}
-    if not isinstance(wait, model.Heard):
+    if isinstance(wait, int | str):
         return {"lasts": wait}
+    if "at" in wait.model_fields_set:
+        return {"at": wait.at}
     out: dict[str, Json] = {"signal": wait.signal}
     if "schema_" in wait.model_fields_set:
         out["schema"] = wait.schema_
@@ -178,9 +184,6 @@ def _policy(given: model.Policy, concurrency: int | None) -> dict[str, Json]:
 
 def _given(shape: model.Shape) -> dict[str, Json]:
     return {name: getattr(shape, name) for name in sorted(shape.model_fields_set)}
-
-
-Acting = model.State | model.Compensation | model.Notify
 
 
 def _run(state: Acting, defaults: model.Defaults) -> dict[str, Json]:
@@ -219,13 +222,13 @@ def _effect(state: Acting, defaults: model.Defaults, repeatable: bool) -> dict[s
         out["poll"] = {"until": p.until, "every": p.every, "times": p.times, "lasts": p.lasts}
     if state.probe is not None:
         out["probe"] = _probe(state.probe, defaults)
-    if isinstance(state, model.State) and state.compensate is not None:
+    if state.compensate is not None:
         out["compensate"] = _compensation(state.compensate, defaults)
-    if isinstance(state, model.State) and state.pivot:
+    if state.pivot:
         out["pivot"] = True
-    if isinstance(state, model.State) and state.background:
+    if state.background:
         out["background"] = True
-    if isinstance(state, model.State) and state.limit is not None:
+    if state.limit is not None:
         out["limit"] = state.limit
     return out
 
@@ -290,7 +293,7 @@ def _rule(rule: model.Rule) -> dict[str, Json]:
 
 def _probe(probe: model.Probe | model.HttpProbe, defaults: model.Defaults) -> dict[str, Json]:
     return {
-        **(_request(probe.http, probe.timeout, defaults) if isinstance(probe, model.HttpProbe) else _act(probe, defaults)),
+        **(_request(probe.http, probe.timeout, defaults) if probe.http is not None else _act(probe, defaults)),
         "yes": list(probe.yes),
         "no": list(probe.no),
         "retry": [_rule(r) for r in (probe.retry if probe.retry is not None else defaults.retry or [])],

@@ -64,16 +64,16 @@ def faults(where: Where, http: Json) -> Iterator[tuple[Where, str]]:
 
 
 def _header(at: Where, name: str, value: Json, before: set[str]) -> Iterator[tuple[Where, str]]:
-    from durun.plan import model
+    from durun.plan import words
 
-    if not model.HEADER.fullmatch(name):
-        yield at, f"{model.shown(name)} is no name of a header"
+    if not words.HEADER.fullmatch(name):
+        yield at, f"{words.shown(name)} is no name of a header"
     elif name.lower() in ("content-length", "transfer-encoding", "connection", "expect"):
         yield at, f"`{name}` is worked out when the request is sent"
     elif name.lower() in before:
         yield at, f"`{name}` is given twice: case makes no difference"
     elif value is None or isinstance(value, dict | list):
-        yield at, f"a text, a number or a boolean is wanted here, not {model.shown(value)}"
+        yield at, f"a text, a number or a boolean is wanted here, not {words.shown(value)}"
     elif isinstance(value, str) and any(c in value for c in "\r\n\0"):
         yield at, "a header is one line"
 

@@ -3,7 +3,7 @@
 Rules:
 - every plan that `check` takes fits it; of what `check` refuses it refuses what a schema can say: unknown keys, keys that do not
   fit their kind, a missing `next`, a second kind, a value of the wrong form. What refers to something else is for `check`
-- a value is described by the function of `model` that reads it, so a new way to read one must be told of here, or it is an error
+- a value is described by the function of `words` that reads it, so a new way to read one must be told of here, or it is an error
 - what a key means is what the documentation says of it: it comes in with the call
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from durun.plan import http, model
+from durun.plan import http, model, words
 from durun.plan.canonical import ENDS
 from durun.plan.names import BUILT_IN, PLAN
 from durun.plan.schema import TYPES
@@ -46,45 +46,45 @@ def _pattern(found: Any) -> Json:
     return {"type": "string", "pattern": f"^{found.pattern}$"}
 
 
-# what a function of `model` that reads a value takes
+# what a function of `words` that reads a value takes
 READS: dict[Callable[..., Any], Json] = {
-    model._text: {"type": "string"},
-    model._filled: FILLED,
-    model._duration: SPAN,
-    model._fixed_duration: DURATION,
-    model._leave: {"anyOf": [{"type": "boolean"}, DURATION]},
-    model._number: {"type": "number", "minimum": 1, "maximum": 1000},
-    model._error_name: {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$", "not": {"enum": [*BUILT_IN]}},
-    model.matcher: {"$ref": "#/$defs/error"},
-    model._argv_or_script: COMMAND,
-    model._method: {**_pattern(model.METHOD), "not": {"enum": ["CONNECT", "TRACE"]}, "examples": [*model.METHODS]},
-    model._header: _pattern(model.HEADER),
-    model._size: {"type": "string", "pattern": r"^[0-9]+(B|KiB|MiB|GiB)$", "examples": ["64KiB", "1MiB"]},
-    model._statuses: {"anyOf": [A_STATUS, {"type": "array", "minItems": 1, "items": A_STATUS}]},
-    model._schema: A_SCHEMA,
-    model._time: {"type": "string", "pattern": r"\$\{\{|^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+([Zz]|[+-][0-9]{2}:[0-9]{2})$"},
-    model._signal_name: {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$"},
-    model._option_name: _pattern(model.OPTION),
-    model._failures: {
+    words.text: {"type": "string"},
+    words.filled: FILLED,
+    words.span: SPAN,
+    words.fixed_span: DURATION,
+    words.leave: {"anyOf": [{"type": "boolean"}, DURATION]},
+    words.number: {"type": "number", "minimum": 1, "maximum": 1000},
+    words.error_name: {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$", "not": {"enum": [*BUILT_IN]}},
+    words.matcher: {"$ref": "#/$defs/error"},
+    words.command: COMMAND,
+    words.method: {**_pattern(words.METHOD), "not": {"enum": ["CONNECT", "TRACE"]}, "examples": [*words.METHODS]},
+    words.header: _pattern(words.HEADER),
+    words.body_size: {"type": "string", "pattern": r"^[0-9]+(B|KiB|MiB|GiB)$", "examples": ["64KiB", "1MiB"]},
+    words.statuses: {"anyOf": [A_STATUS, {"type": "array", "minItems": 1, "items": A_STATUS}]},
+    words.schema: A_SCHEMA,
+    words.time: {"type": "string", "pattern": r"\$\{\{|^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+([Zz]|[+-][0-9]{2}:[0-9]{2})$"},
+    words.signal_name: {"type": "string", "pattern": r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$"},
+    words.option_name: _pattern(words.OPTION),
+    words.failures: {
         "anyOf": [{"type": "integer", "minimum": 0}, {"const": "all"}, {"type": "string", "pattern": "^(100|[0-9]{1,2})%$"}],
     },
-    model._now: {"const": "now"},
-    model._variable: _pattern(model.VARIABLE),
-    model._tool: {"type": "array", "minItems": 1, "items": {"type": "string"}},
-    model._plan_name: _pattern(PLAN),
-    model._language: {"const": 1},
-    model._rate: {"type": "string", "pattern": r"^[0-9]{1,9}/[smh]$", "examples": ["25/s", "100/m"]},
-    model._stop: {"enum": ["stop", "compensate"]},
-    model._on_drift: {"enum": ["ask", "continue"]},
+    words.now: {"const": "now"},
+    words.variable: _pattern(words.VARIABLE),
+    words.tool: {"type": "array", "minItems": 1, "items": {"type": "string"}},
+    words.plan_name: _pattern(PLAN),
+    words.language: {"const": 1},
+    words.begun_rate: {"type": "string", "pattern": r"^[0-9]{1,9}/[smh]$", "examples": ["25/s", "100/m"]},
+    words.stop: {"enum": ["stop", "compensate"]},
+    words.on_drift: {"enum": ["ask", "continue"]},
 }  # fmt: skip
 # and those that take a short form beside the shape they make: the short form
 SHORT: dict[Callable[..., Any], Json] = {
-    model._output: {"enum": ["json", "text", "lines"]},
-    model._option: _pattern(model.OPTION),
-    model._secret: _pattern(model.VARIABLE),
+    words.output: {"enum": ["json", "text", "lines"]},
+    words.option: _pattern(words.OPTION),
+    words.secret: _pattern(words.VARIABLE),
 }
-ONE_OR_MANY = (model._a_list, model._rules)
-NO_MORE = (model._longer, model._options, model._not_in_doubt)  # what they refuse is for `check`
+ONE_OR_MANY = (words.a_list, words.rules)
+NO_MORE = (words.longer, words.options, words.not_in_doubt)  # what they refuse is for `check`
 
 NAMES: Json = {"$ref": "#/$defs/name"}
 DEFINED: dict[str, Json] = {
@@ -92,11 +92,11 @@ DEFINED: dict[str, Json] = {
     "expression": {"type": "string", "pattern": r"\$\{\{"},
     "type": {"anyOf": [{"enum": [*TYPES, "any"]}, {"type": ["object", "boolean"]}]},
     "error": {"type": "string", "pattern": ERROR, "not": {"const": "run_timeout"}},
-    "name": {**_pattern(model.NAME), "not": {"enum": [*model.NO_NAMES]}},
+    "name": {**_pattern(words.NAME), "not": {"enum": [*words.NO_NAMES]}},
 }
 STATES: Json = {"allOf": [NAMES], "not": {"enum": [*ENDS]}}
 VALUES: Json = {"type": "object", "additionalProperties": PRIMITIVE}
-VARIABLES: Json = {**VALUES, "propertyNames": {**_pattern(model.VARIABLE), "not": {"pattern": "^DURUN_"}}}
+VARIABLES: Json = {**VALUES, "propertyNames": {**_pattern(words.VARIABLE), "not": {"pattern": "^DURUN_"}}}
 INPUT: Json = {"type": "object", "propertyNames": NAMES, "additionalProperties": A_SCHEMA}
 A_URL: Json = {"type": "string", "pattern": r"^(\$\{\{|[Hh][Tt][Tt][Pp][Ss]?://)"}
 # keys of which more is known than their shape says
@@ -105,7 +105,7 @@ KEYS: dict[tuple[str, str], Json] = {
     ("Plan", "vars"): {"type": "object", "propertyNames": NAMES},
     ("Plan", "vars_schema"): {"type": "object"},
     ("Http", "url"): A_URL,
-    ("Http", "headers"): {**VALUES, "propertyNames": _pattern(model.HEADER)},
+    ("Http", "headers"): {**VALUES, "propertyNames": _pattern(words.HEADER)},
     **{(shape, "env"): VARIABLES for shape in ("State", "Probe", "Compensation", "Notify", "Defaults")},
 }
 NAMED = {("Plan", "states"), ("Branch", "states"), ("Map", "states"), ("Parallel", "branches"), ("Plan", "limits")}
@@ -182,13 +182,13 @@ class _Maker:
         ]
 
     def _annotated(self, base: Any, more: list[Any]) -> Json:
-        read = [one.func for one in more if hasattr(one, "func") and one.func is not model._way_to_wait]
+        read = [one.func for one in more if hasattr(one, "func") and one.func is not words.way_to_wait]
         for one in read:
             if one in READS:
                 return self._last(read, one)
             if one in SHORT:
                 return _any_of([SHORT[one], self.of(base)])
-        if model._something in read:
+        if words.something in read:
             return (
                 _any_of(self.of(one) for one in get_args(base) if one is not NoneType)
                 if base is not Any
@@ -197,13 +197,13 @@ class _Maker:
         if any(one in ONE_OR_MANY for one in read):
             many = self.of(base)
             return _any_of([many["items"], {**many, "minItems": 1} if _bounds(more) else many])
-        unknown = [one for one in read if one not in NO_MORE and one in vars(model).values()]
+        unknown = [one for one in read if one not in NO_MORE and one in vars(words).values()]
         assert not unknown, unknown
         return {**self.of(base), **_bounds(more, "array" if get_origin(base) is list else "object")}
 
     def _last(self, read: list[Callable[..., Any]], first: Callable[..., Any]) -> Json:
         """Of several that read a value, the one that knows most of it: a text before what kind of text."""
-        known = [one for one in read if one in READS and one is not model._text]
+        known = [one for one in read if one in READS and one is not words.text]
         return dict(READS[known[-1]] if known else READS[first])
 
     def _reference(self, shape: type[model.Shape]) -> Json:
@@ -238,11 +238,11 @@ class _Maker:
         for key, said in self.says.items():
             if key in properties:
                 properties[key] = {**properties[key], "description": said}
-        for kind in model.KINDS:
-            needed = ["next"] if "next" in model.FITS[kind] else []
-            self.found[f"State.{kind}"] = self._of_kind(kind, model.FITS[kind] | model.ALWAYS, needed)
-        kinds = [{"if": {"required": [kind]}, "then": {"$ref": f"#/$defs/State.{kind}"}} for kind in model.KINDS]
-        return {"type": "object", "properties": properties, **_one_of(*model.KINDS), "allOf": kinds}
+        for kind in words.KINDS:
+            needed = ["next"] if "next" in words.FITS[kind] else []
+            self.found[f"State.{kind}"] = self._of_kind(kind, words.FITS[kind] | words.ALWAYS, needed)
+        kinds = [{"if": {"required": [kind]}, "then": {"$ref": f"#/$defs/State.{kind}"}} for kind in words.KINDS]
+        return {"type": "object", "properties": properties, **_one_of(*words.KINDS), "allOf": kinds}
 
     def _of_kind(self, kind: str, keys: Iterable[str], needed: list[str]) -> Json:
         more = [*OF_KIND.get(kind, []), *(EFFECT if kind in ("run", "http") else [])]
@@ -256,9 +256,9 @@ class _Maker:
         effects = [
             {
                 "if": {"required": [kind]},
-                "then": self._of_kind(kind, {*own, *model.FITS[kind], *model.ALWAYS}, []),
+                "then": self._of_kind(kind, {*own, *words.FITS[kind], *words.ALWAYS}, []),
             }
-            for kind in model.EFFECTS
+            for kind in words.EFFECTS
         ]
         mine = {key: value for key, value in long["properties"].items() if key in own}
         state = {key: {"$ref": f"#/$defs/State/properties/{key}"} for key, _ in _fields(model.State)}
@@ -266,7 +266,7 @@ class _Maker:
             "type": "object",
             "properties": {**state, **mine},
             "required": ["items"],
-            **_one_of(*model.EFFECTS),
+            **_one_of(*words.EFFECTS),
             "allOf": effects,
         }
         has_states = {"anyOf": [{"required": ["states"]}, {"required": ["start"]}]}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from durun.plan import model
+from durun.plan import words
 from durun.plan.references import Found, all_states, items, mapping
 
 Json = Any
@@ -23,7 +23,7 @@ def faults(data: dict[str, Json], files: Mapping[str, Json]) -> Iterator[Found]:
     """Tools whose name or words say nothing."""
     for name, argv in mapping(mapping(data.get("pins")).get("tools")).items():
         at: Where = ("pins", "tools", name)
-        if not model.OPTION.fullmatch(name):
+        if not words.OPTION.fullmatch(name):
             yield Found(at, f"`{name[:40]}` is no name of a tool: letters, digits, `_`, `.` and `-`, at most 64", key=True)
         for n, word in enumerate(items(argv)):
             if isinstance(word, str) and named(word) in files:

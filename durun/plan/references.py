@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from durun.plan import fits, http, model, schema
+from durun.plan import fits, http, schema
 from durun.plan.canonical import ENDS
 from durun.plan.expressions import SECRET, Hole, Path, Reading, SyntaxFault, inspect, split
 from durun.plan.form import input_of, schema_of, type_of
-from durun.plan.model import nearest
+from durun.plan.words import nearest, not_yet, shown
 from durun.values import NamedTuple
 
 Json = Any
@@ -458,7 +458,7 @@ class Expressions:
         if root == "secrets":
             return "a secret stands alone in its braces, as ${{ secrets.NAME }}: nothing may be worked out from it"
         if root in LATER_NAMES:
-            return model.not_yet(root)
+            return not_yet(root)
         if root not in place.names:
             return f"`{root}` has no value here: there are {', '.join(sorted(place.names))}"
         if not fields:
@@ -722,7 +722,7 @@ def schemas(data: dict[str, Json]) -> Iterator[Found]:
 def _of_vars(given: Json, first: dict[str, Json]) -> Iterator[Found]:
     """The schema of all vars, and first values that are known before a run begins and do not fit it."""
     if not isinstance(given, dict):
-        yield Found(("vars_schema",), f"a schema of all vars is an object, not {model.shown(given)}")
+        yield Found(("vars_schema",), f"a schema of all vars is an object, not {shown(given)}")
         return
     if problem := schema.placed_fault(given):
         yield Found(("vars_schema", *problem[0]), problem[1])

@@ -9,7 +9,7 @@ import sys
 import pytest
 from program import Program
 
-HEAVY = {"pydantic", "ruamel.yaml", "durun.plan.check"}
+HEAVY = {"ruamel.yaml", "durun.plan.check", "durun.plan.shapes"}
 ONE = "start: a\nstates: {a: {run: ['true'], next: succeeded}}\n"
 
 
