@@ -1,17 +1,31 @@
-"""Values: tuples with names, frozen.
+"""Values: tuples with names, frozen; and the types of mappings that come from outside.
 
-For a type checker they are those of `typing`. That one looks at the annotation of every field, which costs a third of a millisecond
-a class, and what drives a run has a hundred: here the names alone are taken, so a value is made in the same way and at once.
+For a type checker they are those of `typing`. That one looks at the annotation of every field, the one of `collections` compiles
+a function for every class: a tenth of a millisecond together, and what drives a run has a hundred classes. Here the names alone are
+taken, and one function is compiled for all classes of a length: a value is made in the same way, and at once.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
+    from typing import TypedDict as TypedDict
 else:
+    from _collections import _tuplegetter  # what `collections` takes too
+
+    _new = {"_tuple_new": tuple.__new__, "__builtins__": {}}
+    _codes = {}  # of the function that makes a value, by the number of its fields
+    _function = type(lambda: None)
+
+    def _making(name, fields, usual):
+        """The function that makes a value of its fields."""
+        code = _codes.get(len(fields))
+        if code is None:
+            words = "".join(f"_{n}, " for n in range(len(fields)))
+            code = _codes[len(fields)] = eval(f"lambda _cls, {words}: _tuple_new(_cls, ({words}))", _new).__code__
+        own = code.replace(co_varnames=("_cls", *fields), co_name="__new__", co_qualname=f"{name}.__new__")
+        return _function(own, _new, "__new__", usual)
 
     def _replacing(places):
         """The method that gives another value with some fields changed: only those are looked at, however many there are."""
@@ -27,18 +41,33 @@ else:
 
         return _replace
 
+    def _asdict(self):
+        return dict(zip(self._fields, self, strict=True))
+
+    def _repr(self):
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self, strict=True))})"
+
+    def _arguments(self):
+        return tuple(self)
+
     class _Named(type):
         def __new__(cls, name, bases, body):
             if not bases:
                 return super().__new__(cls, name, bases, body)
-            fields = body.pop("__annotations__", {})
-            usual = [body.pop(field) for field in fields if field in body]
-            made = namedtuple(name, fields, defaults=usual, module=body.pop("__module__"))
-            made.__annotations__ = fields
-            made._replace = _replacing({field: n for n, field in enumerate(fields)})
-            for word, value in body.items():
-                setattr(made, word, value)
-            return made
+            fields = body.get("__annotations__", {})
+            names = (*fields,)
+            usual = {field: body[field] for field in names if field in body}
+            if (*usual,) != names[len(names) - len(usual) :]:
+                raise TypeError(f"{name}: a field without a value stands behind one that has one")
+            made = {
+                "__slots__": (), "__match_args__": names, "_fields": names, "_field_defaults": usual, "__repr__": _repr,
+                "__new__": _making(name, names, (*usual.values(),)), "__getnewargs__": _arguments, "_asdict": _asdict,
+                "_replace": _replacing({field: n for n, field in enumerate(names)}),
+            }  # fmt: skip
+            return type(name, (tuple,), made | body | {field: _tuplegetter(n, None) for n, field in enumerate(names)})
 
     class NamedTuple(metaclass=_Named):
         """Fields with their annotations (as text: `from __future__ import annotations`), defaults, and methods."""
+
+    class TypedDict(dict):
+        """A mapping with keys of its own, which only a type checker knows."""

@@ -9,11 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 from durun import __version__, plan
 from durun.plan.canonical import Plan, states_of
+from durun.plan.digest import sha256
 
 
 def mark_of(text: bytes) -> str:
@@ -24,7 +24,7 @@ def mark_of(text: bytes) -> str:
             if entry.name.endswith(".py"):
                 there = entry.stat()
                 said.append(f"{entry.name} {there.st_size} {there.st_mtime_ns}")
-    return hashlib.sha256("\n".join(said).encode() + b"\0" + text).hexdigest()
+    return sha256("\n".join(said).encode() + b"\0" + text).hexdigest()
 
 
 def can_be(found: Plan) -> bool:

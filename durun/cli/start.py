@@ -211,12 +211,10 @@ def input_given(plan: Plan, pairs: list[str], file: str | None) -> Json:
 
 def birth_of(plan: Plan, source: str, file: str, values: Json) -> Birth:
     """What the run takes with it: plan, directory, environment."""
-    import hashlib
-
     from durun import __version__
     from durun.effects.boot import host
     from durun.outbox import PINNED
-    from durun.plan.digest import canonical_text, digest
+    from durun.plan.digest import canonical_text, digest, sha256
 
     wanted = pinned_names(plan)
     missing = [name for name in wanted if name not in os.environ]
@@ -227,7 +225,7 @@ def birth_of(plan: Plan, source: str, file: str, values: Json) -> Birth:
     base = {name: os.environ[name] for name in PINNED if name in os.environ}
     for name, value in base.items():
         _utf8(value, f"the environment variable {name}")
-    texts = {"": hashlib.sha256(source.encode("utf-8")).hexdigest()}
+    texts = {"": sha256(source.encode("utf-8")).hexdigest()}
     pins = {"env": env, "base": base, "durun": __version__, "host": host(), "uid": os.getuid(), "texts": texts}
     if secrets:
         pins["secrets"] = secrets

@@ -8,6 +8,7 @@ before in the same words.
 
 from __future__ import annotations
 
+import _socket  # `socket` takes the time of a commit to be loaded, for more than a pair of them
 import binascii
 import contextlib
 import errno
@@ -16,7 +17,6 @@ import marshal
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -140,7 +140,7 @@ class Commands:
         """The keeper gets the journal's open description, already locked: there is no moment in which nobody holds it."""
         journal = os.open(os.path.join(self.path, "journal"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(journal, fcntl.LOCK_EX)
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = _socket.socketpair()
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (theirs.fileno(), journal)]
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
@@ -207,7 +207,7 @@ class Commands:
         if not data:
             return
         try:
-            self._socket.sendall(data, getattr(socket, "MSG_NOSIGNAL", 0))
+            self._socket.sendall(data, getattr(_socket, "MSG_NOSIGNAL", 0))
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 
@@ -275,7 +275,7 @@ class Commands:
         """Whether an idle keeper has gone. One that stands still is left alone: it goes once somebody lets it go on."""
         end = time.monotonic() + PARTING
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(_socket.SHUT_WR)
         while (left := end - time.monotonic()) > 0 and self._readable(left):
             if not self._read():
                 with contextlib.suppress(ChildProcessError):

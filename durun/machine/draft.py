@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import sha1
 from typing import Any, Protocol
 
 from durun.machine import scope as scopes
@@ -31,6 +30,7 @@ from durun.machine.model import (
     taken_away,
 )
 from durun.plan.canonical import Level, Plan, State
+from durun.plan.digest import sha1
 from durun.plan.expressions import Lazily
 
 Json = Any

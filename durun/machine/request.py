@@ -13,7 +13,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 from durun.errors import ExpressionError
@@ -235,6 +234,8 @@ def date(text: str) -> int | None:
     found = next((m for form in DATES if (m := re.fullmatch(form, text.strip()))), None)
     if found is None or found["m"] not in MONTHS:
         return None
+    from datetime import UTC, datetime
+
     year = int(found["y"]) + (2000 if len(found["y"]) == 2 else 0)
     hour, minute, second = map(int, found["t"].split(":"))
     try:

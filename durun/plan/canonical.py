@@ -14,7 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from posixpath import dirname, join, normpath
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
+
+from durun.values import TypedDict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal, NotRequired
 
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 Template = Any  # Json whose strings may hold ${{ }}

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import unicodedata
@@ -19,6 +18,7 @@ from typing import Any
 
 from durun.errors import PlanRefused
 from durun.plan.canonical import Plan
+from durun.plan.digest import sha256
 from durun.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -157,7 +157,7 @@ def load(text: bytes | str, file: str, above: tuple[str, ...] = ()) -> Loaded:
         if not isinstance(child, str):
             at = os.path.normpath(name)
             pinned += child.pinned
-            texts[at] = hashlib.sha256(child.source.encode("utf-8", "surrogatepass")).hexdigest()
+            texts[at] = sha256(child.source.encode("utf-8", "surrogatepass")).hexdigest()
             texts |= {os.path.normpath(os.path.join(os.path.dirname(at), inner)): text for inner, text in child.called.items()}
     return Loaded(plan, source, told, pinned, texts)
 

@@ -6,7 +6,6 @@ raises Superseded before anything is changed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -33,7 +32,7 @@ from durun.machine.model import (
     Status,
     Undo,
 )
-from durun.plan.digest import canonical_text
+from durun.plan.digest import canonical_text, sha256
 from durun.store import messages, onces, order, read
 from durun.store.file import File, failing, rows
 from durun.values import NamedTuple
@@ -766,7 +765,7 @@ class Store:
         text = request.get("script", "")
         if len(text) <= LONG:
             return canonical_text(request)
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if digest not in self._literals:
             db.execute("INSERT OR IGNORE INTO literals (digest, text) VALUES (?, ?)", (digest, text))
             self._literals.add(digest)
