@@ -20,8 +20,8 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 DEEPEST = 100
 LARGE = LOWEST  # the one key of a stand-in; its value has the digits
 INFINITE = (float("inf"), float("-inf"))
-DIGITS = re.compile("-?[0-9]{19,}")
-SURROGATE = re.compile("[\ud800-\udfff]")
+DIGITS = "-?[0-9]{19,}"  # both are compiled where they are needed
+SURROGATE = "[\ud800-\udfff]"
 
 
 class Unfit(Exception):
@@ -32,7 +32,7 @@ def fit_text(text: str) -> None:
     """Raises Unfit where text cannot be handed over whole."""
     if "\0" in text:
         raise Unfit("text with a NUL cannot be used")
-    if not text.isascii() and SURROGATE.search(text):
+    if not text.isascii() and re.search(SURROGATE, text):
         raise Unfit("text with half a surrogate cannot be used")
 
 
@@ -105,7 +105,7 @@ def taken(value: Json, depth: int = 0) -> Json:
 
 def _object(value: dict[Json, Json], depth: int) -> Json:
     digits = value.get(LARGE) if len(value) == 1 else None
-    if isinstance(digits, str) and DIGITS.fullmatch(digits):
+    if isinstance(digits, str) and len(digits) >= 19 and re.fullmatch(DIGITS, digits):
         return int(digits)
     if not all(isinstance(k, str) for k in value):
         raise Unfit("the keys of an object must be strings")

@@ -15,7 +15,7 @@ from typing import Any
 from durun.plan.cel_data import HIGHEST, LOWEST
 
 Json = Any
-FORM = re.compile(r"\s*([a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+)\s*(<=|>=|==|!=|<|>|\+|-)\s*(0|[1-9][0-9]{0,17})\s*")
+FORM = r"\s*([a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+)\s*(<=|>=|==|!=|<|>|\+|-)\s*(0|[1-9][0-9]{0,17})\s*"
 ACTS: dict[str, Callable[[int, int], int]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
     "+": operator.add, "-": operator.sub,
@@ -44,5 +44,5 @@ class Counting:
 
 def counting(source: str) -> Counting | None:
     """An expression that only counts; None where it does more."""
-    found = FORM.fullmatch(source)
+    found = re.fullmatch(FORM, source)
     return Counting(found[1].split("."), ACTS[found[2]], int(found[3])) if found else None

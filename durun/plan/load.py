@@ -38,8 +38,8 @@ NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 BOM = b"\xef\xbb\xbf"
 WORDS = {"": None, "null": None, "true": True, "false": False}
 BREAK = re.compile(r"\r\n|\n|\r")
-# control characters, halves of surrogates, and what YAML would fold like the end of a line
-NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+# control characters, halves of surrogates, and what YAML would fold like the end of a line; compiled where one may be there
+NO_TEXT = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 # an escape of a quoted text: how many characters follow the one that names it
 ESCAPES = {"x": 2, "u": 4, "U": 8}
 
@@ -222,7 +222,7 @@ def _readable(text: bytes | str, source: str) -> None:
             raw.decode("utf-8")
         except UnicodeDecodeError as e:
             raise Stop(len(raw[: e.start].decode("utf-8")), "this is no UTF-8 text") from None
-    bad = NO_TEXT.search(source)
+    bad = None if source.replace("\n", "").isprintable() else re.search(NO_TEXT, source)
     if bad:
         raise Stop(bad.start(), f"the character U+{ord(bad.group()):04X} cannot stand here as it is")
     if not source.strip():
@@ -398,7 +398,9 @@ def _scalar(node: Node) -> Json:
 
 
 def _unclean(text: str) -> str | None:
-    return "a text holds no NUL and no half of a surrogate" if re.search("[\0\ud800-\udfff]", text) else None
+    if "\0" not in text and (text.isascii() or not re.search("[\ud800-\udfff]", text)):
+        return None
+    return "a text holds no NUL and no half of a surrogate"
 
 
 def _spelt(places: Places) -> dict[Where, str]:

@@ -11,7 +11,7 @@ from durun.plan.references import Found, all_states, items, mapping
 
 Json = Any
 Where = tuple[str | int, ...]
-COPY = re.compile(r"""\$(?:DURUN_FILES|\{DURUN_FILES[^}]*\})["']?/["']?(?:\./)?$""")
+COPY = r"""\$(?:DURUN_FILES|\{DURUN_FILES[^}]*\})["']?/["']?(?:\./)?$"""
 
 
 def named(word: str) -> str:
@@ -52,7 +52,7 @@ def _of_act(where: Where, run: Json, files: Mapping[str, Json], pattern: re.Patt
         if not isinstance(text, str) or (at != where and named(text) in files):
             continue
         for hit in pattern.finditer(text):
-            if not COPY.search(text[: hit.start()]):
+            if not re.search(COPY, text[: hit.start()]):
                 copy = f"`$DURUN_FILES/{hit[1]}` is the copy that goes with the run"
                 said = f"`{hit[1]}` is pinned, and this names the file on disk: {copy}"
                 yield Found(at, said, offset=hit.start())

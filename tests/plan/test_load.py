@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from durun.plan.load import Fault, PlanFaults, draw, load
+from durun.plan.load import NO_TEXT, Fault, PlanFaults, draw, load
 
 HEAD = "durun: 1\nname: test\n"
 GOOD = HEAD + "start: one\nstates:\n  one: {run: [echo, hello], idempotent: true, next: succeeded}\n"
@@ -395,3 +396,7 @@ def test_any_value_at_any_key_is_taken_or_refused(spot: tuple[str | int, ...], n
         at = at[part]
     at[spot[-1]] = new
     _only_faults(json.dumps(data))
+
+
+def test_no_character_that_may_not_stand_in_a_plan_can_be_printed() -> None:
+    assert [n for n in range(0x110000) if chr(n).isprintable() and re.match(NO_TEXT, chr(n))] == []
