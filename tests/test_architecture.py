@@ -163,11 +163,12 @@ def test_what_scripts_poll_loads_neither_typer_nor_pydantic_nor_yaml_nor_cel(tmp
 
 def test_a_plan_that_is_well_formed_is_read_without_the_library_of_its_shapes(tmp_path: Path) -> None:
     plan = tmp_path / "p.yaml"
-    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['true'], retry: {max_attempts: 2}, next: succeeded}}\n")
+    head = "durun: 1\nname: p\ninput: {n: {type: integer, default: 1, description: how many}}\n"
+    plan.write_text(f"{head}start: a\nstates: {{a: {{run: ['true'], retry: {{max_attempts: 2}}, next: succeeded}}}}\n")
     for words in (["check", str(plan)], ["start", str(plan), "--dry-run"], ["start", str(plan), "-q"], ["graph", str(plan)]):
         loaded = loaded_by(*words, *(["--db", str(tmp_path / "runs.db")] if "start" in words else []))
         assert "durun.plan.shapes" in loaded, words
-        assert not {"pydantic", "pydantic_core", "durun.plan.model", "durun.plan.misshapen"} & loaded, words
+        assert not {"pydantic", "pydantic_core", "jsonschema_rs", "durun.plan.model", "durun.plan.misshapen"} & loaded, words
 
 
 def test_what_is_wrong_with_a_plan_is_said_without_a_search_for_plugins_of_that_library(tmp_path: Path) -> None:

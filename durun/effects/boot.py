@@ -20,7 +20,7 @@ def boot_id() -> str:
 
         asked = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)
         return asked.stdout.strip()
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+    with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as f:
         return f.read().strip()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
@@ -490,6 +489,8 @@ def _lines(source: str) -> list[str]:
 
 def _columns(text: str) -> int:
     """How many columns of a terminal a text takes."""
+    import unicodedata
+
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 

@@ -31,6 +31,7 @@ WORDS = (
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 DATA = ("const", "enum", "default", "examples")  # words whose value is data
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # and those whose keys are names
+ABOUT = ("type", "title", "description")
 TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 
 
@@ -42,8 +43,6 @@ def fault(schema: Json) -> str | None:
 
 def placed_fault(schema: Json) -> tuple[Where, str] | None:
     """What is wrong with a schema, and at which path in it; or None."""
-    import jsonschema_rs
-
     if isinstance(schema, bool):
         return None
     if schema is None:
@@ -53,6 +52,10 @@ def placed_fault(schema: Json) -> tuple[Where, str] | None:
     said = _word(schema) or _draft(schema)
     if said is not None:
         return (), said
+    if _only_a_type(schema):
+        return None
+    import jsonschema_rs
+
     remote = _remote(schema)
     if remote is not None:
         return remote
@@ -62,6 +65,11 @@ def placed_fault(schema: Json) -> tuple[Where, str] | None:
         said = str(e).split("\n")[0].rstrip(":")
         return (), f"this is no schema: {said[:200]}"
     return None
+
+
+def _only_a_type(schema: dict[str, Json]) -> bool:
+    """Whether a schema is one type, with at most a word about it. Most are, and the library, slow to load, need not be asked."""
+    return all(isinstance(schema.get(word, ""), str) for word in ABOUT) and {*schema} <= {*ABOUT} and "type" in schema
 
 
 def _word(schema: dict[str, Json]) -> str | None:
@@ -123,7 +131,7 @@ def validate(schema: Json, value: Json) -> str | None:
         found = kind(value)
         if found != wanted and (wanted, found) != ("number", "integer"):
             return f"{_shown(value)} is not of the type {wanted}"
-        if len(schema) == 1:
+        if _only_a_type(schema):
             return None
     error = next(iter(_validator(canonical_text(schema)).iter_errors(value)), None)
     if error is None:

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from durun.errors import PlanRefused
 from durun.plan.canonical import Plan
 from durun.plan.data import clean, read_json
 from durun.plan.load import load
-from durun.plan.schema import fault, input_values, read_input, validate
+from durun.plan.schema import TYPES, fault, input_values, read_input, validate
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -192,3 +193,15 @@ def test_a_text_that_is_not_of_the_type_is_refused() -> None:
     for declared, text in (("integer", "x"), ("boolean", "yes"), ("object", "{"), ("number", ""), ("number", "NaN")):
         with pytest.raises(PlanRefused, match=f"input `a`: .* is no {declared}"):
             read_input(plan(f"{{a: {declared}}}"), "a", text)
+
+
+@pytest.mark.parametrize("word", TYPES)
+@pytest.mark.parametrize("about", [{}, {"title": "x"}, {"description": "x", "title": ""}])
+def test_a_schema_that_is_only_a_type_means_what_the_library_makes_of_it(word: str, about: dict[str, Any]) -> None:
+    schema = {"type": word, **about}
+    library = jsonschema_rs.validator_for(schema)
+    assert fault(schema) is None
+    for value in (None, True, 1, 1.5, "x", [], {}, [1], {"a": 1}):
+        assert (validate(schema, value) is None) == library.is_valid(value)
+    for wrong in ({"title": 1}, {"description": None}, {"type": [word, word]}):
+        assert fault(schema | wrong) is not None
