@@ -171,6 +171,13 @@ def test_a_plan_that_is_well_formed_is_read_without_the_library_of_its_shapes(tm
         assert not {"pydantic", "pydantic_core", "jsonschema_rs", "durun.plan.model", "durun.plan.misshapen"} & loaded, words
 
 
+def test_what_only_looks_at_a_plan_loads_nothing_that_drives_a_run(tmp_path: Path) -> None:
+    plan = tmp_path / "p.yaml"
+    plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['true'], next: succeeded}}\n")
+    for words in (["check", str(plan)], ["graph", str(plan)]):
+        assert not {"durun.engine", "durun.outbox", "durun.effects.command"} & loaded_by(*words), words
+
+
 def test_what_is_wrong_with_a_plan_is_said_without_a_search_for_plugins_of_that_library(tmp_path: Path) -> None:
     plan = tmp_path / "p.yaml"
     plan.write_text("durun: 1\nname: p\nstart: a\nstates: {a: {run: ['true'], timeout: 5, next: succeeded}}\n")

@@ -169,13 +169,18 @@ def columns_of(stream: TextIO) -> int:
         return COLUMNS
 
 
-def read_file(file: str) -> bytes:
-    """The whole of a file, or of stdin for `-`. Raises PlanRefused."""
+def text_of(plan: str) -> bytes:
+    """The text of a plan, or as much of it as shows that it is too long. Raises PlanRefused."""
+    return read_file(plan, 5 * 1024 * 1024)
+
+
+def read_file(file: str, most: int = -1) -> bytes:
+    """The whole of a file, or of stdin for `-`, or so much of it. Raises PlanRefused."""
     try:
         if file == "-":
-            return sys.stdin.buffer.read()
+            return sys.stdin.buffer.read(most)
         with open(file, "rb") as f:
-            return f.read()
+            return f.read(most)
     except OSError as e:
         raise PlanRefused(f"{file} cannot be read: {os.strerror(e.errno or 0)}") from None
 

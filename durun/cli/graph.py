@@ -29,7 +29,7 @@ def graph(plan: str, *, format: str = "mermaid", json: bool = False, db: str | N
 
 
 def _of_plan(plan: str) -> Drawing:
-    from durun.cli.start import text_of
+    from durun.cli.common import text_of
     from durun.plan.load import load
     from durun.render.graph import drawing
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from durun.cli.common import alive_in, document, now, opened, person, where
+from durun.cli.common import alive_in, document, now, opened, person, text_of, where
 from durun.cli.control import nothing_lives
 from durun.cli.drive import driver
 from durun.cli.pinned import with_files, words_of
 from durun.cli.reader import out_json, say
-from durun.cli.start import birth_of, text_of
+from durun.cli.start import birth_of
 from durun.engine import real_world
 from durun.errors import ExpressionError, NotPossible, PlanRefused, Usage
 from durun.machine.events import Moment

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from durun.cli.common import where
+from durun.cli.common import text_of, where
 from durun.cli.reader import json_line, out, say, visible
 
 
 def check(plan: str, *, json: bool = False) -> int:
     """Check a plan: every fault with its line, and what is worth a warning. Exits with 0 or 7."""
-    from durun.cli.start import text_of
     from durun.plan.load import PlanFaults, draw, load
 
     name = "stdin" if plan == "-" else plan

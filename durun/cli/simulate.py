@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from durun.cli.common import exit_of
+from durun.cli.common import exit_of, text_of
 from durun.cli.reader import out, out_json, say
 from durun.errors import PlanRefused
 
@@ -19,7 +19,7 @@ def simulate(
     plan: str, *, set: list[str] | None = None, input: str | None = None, answers: str | None = None, json: bool = False
 ) -> int:
     """Walk through a plan without doing anything: every effect ends as --answers says, or well. Exits as the run would."""
-    from durun.cli.start import input_given, newborn, one_stdin, text_of
+    from durun.cli.start import input_given, newborn, one_stdin
     from durun.machine.script import Script, WrongAnswers
     from durun.machine.simulate import Walk
     from durun.plan.canonical import pinned_names

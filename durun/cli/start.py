@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
-from durun.cli.common import exit_of, opened, read_file, where
+from durun.cli.common import exit_of, opened, read_file, text_of, where
 from durun.cli.drive import DriverProcess, driver, noticed, one_of, store_newborn
 from durun.cli.reader import at_end, out, out_json, say
 from durun.engine import real_world
@@ -163,16 +162,6 @@ def _start_detached(
     from durun.cli.background import send_off
 
     return send_off(file, existing[0], {"no_wait": no_wait, "sit": wait}, quiet=quiet, as_json=json)
-
-
-def text_of(plan: str) -> bytes:
-    try:
-        if plan == "-":
-            return sys.stdin.buffer.read()
-        with open(plan, "rb") as f:
-            return f.read(5 * 1024 * 1024)
-    except OSError as e:
-        raise PlanRefused(f"{plan} cannot be read: {os.strerror(e.errno or 0)}") from None
 
 
 def one_stdin(plan: str, input: str | None, pairs: list[str] | None, *more: str | None) -> None:
