@@ -98,8 +98,9 @@ def settle(d: Draft) -> None:
     run = d.run
     counts = run.status is Status.RUNNING or (run.status is Status.WAITING and any(_goes_on(p) for p in d.positions()))
     if counts:
-        if run.awake != reading(d.moment) or run.awake_boot != d.moment.boot:
-            d.set_run(awake=reading(d.moment), awake_boot=d.moment.boot)
+        at = reading(d.moment)
+        if run.awake != at or run.awake_boot != d.moment.boot:
+            d.set_run(awake=at, awake_boot=d.moment.boot)
     elif run.awake is not None:
         d.set_run(awake=None)
 

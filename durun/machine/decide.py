@@ -123,6 +123,8 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
 def lead_on(d: Draft, event: Happening) -> None:
     """What an event leads to; the account of the run's time is kept by whoever asks."""
     match event:
+        case Ended():  # first, since it comes most
+            _at_position(d, _position_of(d, event), event)
         case AfterRestore():
             restored.go_on(d, event)
         case Cancel():

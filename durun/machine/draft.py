@@ -73,7 +73,7 @@ class Draft:
     # reads
 
     def position(self, scope: str) -> Position:
-        found = self.found(scope)
+        found = self.move.positions.get(scope) or self.found(scope)
         if found is None:
             raise KeyError(scope)
         return found
@@ -125,16 +125,15 @@ class Draft:
         return level["states"][position.state]
 
     def row(self, scope: str, name: str) -> StateRow:
-        key = (scope, name)
-        found = self.move.states.get(key)
-        if found is None and scope and taken_away(self.move, scope):
+        key, move = (scope, name), self.move
+        found = move.states.get(key)
+        if found is None and scope and (move.fresh or move.gone) and taken_away(move, scope):
             return StateRow(scope, name)
         return found or self.at.states.get(key) or StateRow(scope, name)
 
     def item(self, path: str, no: int) -> Item:
         """A branch or item of the state at this path."""
-        found = self.move.items.get((path, no))
-        return found if found is not None else self.items(path)[no]
+        return self.move.items.get((path, no)) or self.items(path)[no]
 
     def items(self, path: str) -> list[Item]:
         """The branches or items of a state, as they were read; `item` has what changed since."""
@@ -188,7 +187,7 @@ class Draft:
     def go(self, scope: str, target: str) -> None:
         """On to a state, in this move."""
         p = self.position(scope)
-        self.put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None, due=None, length=None))
+        self._put(p._replace(phase=Phase.READY, target=target, effect=None, asking=None, due=None, length=None), p)
         self.todo.append(scope)
 
     def enclose(self, position: Position, items: list[Item]) -> None:
@@ -269,8 +268,9 @@ class Draft:
         """
         given: dict[str, Json] = {}
         for part in scopes.own(scope):
-            if part.kind == "item" and self.found(part.inner) is not None:
-                nth = self.position(part.inner).nth or 0
+            stands = self.found(part.inner) if part.kind == "item" else None
+            if stands is not None:
+                nth = stands.nth or 0
                 given["item"], given["index"] = self.item(part.path, nth).item, nth
         given.update(more)
         return Lazily({**ALWAYS, **given}, lambda name: given[name] if name in given else self._named(scope, name))

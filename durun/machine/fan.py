@@ -226,8 +226,10 @@ def failed(d: Draft, inner: str, error: Json) -> None:
 def _count_visits(d: Draft, part: scope.Part, inner: str) -> Position:
     """The position of the state that holds a scope; its row remembers the highest visit inside, so that none is used again."""
     row = d.row(part.scope, part.state)
-    rows = [d.row(inner, name) for name in d.level(inner)["states"]]
-    peak = max([row.peak, *(max(r.visits, r.peak) for r in rows)])
+    peak = row.peak
+    for name in d.level(inner)["states"]:
+        of = d.row(inner, name)
+        peak = max(peak, of.visits, of.peak)
     if peak > row.peak:
         d.put_row(row._replace(peak=peak))
     return d.position(part.scope)

@@ -413,7 +413,7 @@ def is_active(p: Position) -> bool:
 
 def moves(p: Position) -> bool:
     """Whether something is to be done here at once. An intent that nobody drove on to (no length) is."""
-    return holds(p) or (p.phase is Phase.DELAYED and p.length is None)
+    return p.phase in MOVING or holds(p) or (p.phase is Phase.DELAYED and p.length is None)
 
 
 def holds(p: Position) -> bool:

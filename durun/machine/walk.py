@@ -197,7 +197,8 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     if "poll" in state:
         stands = poll.begin(d, p)  # what may not be worked out comes before the intent: none is left behind
     effect = d.new_effect(p, state["kind"], key, frozen)
-    undo.register(d, p, effect)
+    if "compensate" in state:
+        undo.register(d, p, effect)
     d.put(issued(d, stands._replace(target=None, failures=(0,) * len(state.get("retry", ())), effect=effect.no)))
     return None
 
@@ -333,7 +334,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
         return doubt.stopped(d, p)
     if outcome.how == DONE:
         assert isinstance(event, Ended)
-        return follow(d, p.scope, _done(d, p, event, outcome))
+        return follow(d, p.scope, _done(d, p, state, event, outcome))
     if poll.goes_on(d, p):
         return follow(d, p.scope, poll.not_yet(d, p, outcome))
     if p.onces:
@@ -386,9 +387,8 @@ def _tell_end(d: Draft, p: Position, attempt: int, event: Ended | CouldNotStart,
     d.tell("attempt_ended", p, attempt, **data)
 
 
-def _done(d: Draft, p: Position, event: Ended, outcome: Outcome) -> str | None:
+def _done(d: Draft, p: Position, state: State, event: Ended, outcome: Outcome) -> str | None:
     """The effect is done, whatever becomes of its output."""
-    state = d.state(p)
     assert p.effect is not None
     effect = d.effect(p.effect)._replace(status=DONE, exit=outcome.exit, ended_at=d.moment.now, error=None)
     try:
@@ -407,17 +407,19 @@ def _done(d: Draft, p: Position, event: Ended, outcome: Outcome) -> str | None:
 def finish(d: Draft, p: Position, output: Json, changed: dict[str, Json] | None = None) -> str | None:
     """The effect is done and its output whole: assign (unless `changed` says it was done), and go on to `next`."""
     assert p.effect is not None
-    effect, before = d.effect(p.effect), d.row(p.scope, p.state)
+    effect, before, state = d.effect(p.effect), d.row(p.scope, p.state), d.state(p)
     d.put_row(ended(before, p, output=output, effect=effect.no, has_output=output is not None, exit=effect.exit))
     if changed is None:
         try:
-            changed = assign(d, p, d.state(p)["assign"], output=output, key=effect.key)
+            changed = assign(d, p, state["assign"], output=output, key=effect.key)
         except AssignError as e:
             d.put_row(before)
             return done_but(d, p, e.name, e.message)
-    undo.learnt(d, p, DONE, output=output)
-    undo.passed(d, p)
-    return left(d, p, d.state(p)["next"], changed, effect=effect.no)
+    if "compensate" in state:
+        undo.learnt(d, p, DONE, output=output)
+    if "pivot" in state:
+        undo.passed(d, p)
+    return left(d, p, state["next"], changed, effect=effect.no)
 
 
 def leave(d: Draft, p: Position, target: str | None, **given: Json) -> str | None:

@@ -273,6 +273,19 @@ def test_moves_of_one_commit_are_stored_as_if_each_had_had_its_own(tmp_path: Pat
     assert [scope for _, kind, scope in events if kind == "attempt_ended"] == [f"each[{n}]" for n in range(9)]
 
 
+def test_what_an_item_held_goes_with_it_also_under_another_driver(tmp_path: Path) -> None:
+    sub = {"map": {"items": "[1]", "run": ["x"], "idempotent": True}, "next": "then"}
+    then = {"run": ["y"], "idempotent": True, "next": "succeeded"}
+    outer = {"items": "[1, 2]", "start": "sub", "states": {"sub": sub, "then": then}, "concurrency": 1}
+    world = World(plan_of({"each": {"map": outer, "next": "succeeded"}}), str(tmp_path))
+    assert world.store is not None
+    for path in ("each[0].sub[0].run", "each[0].then", "each[1].sub[0].run"):
+        world.end(path)
+        world.at = world.store.load(1)
+    found = rows(world.store.file.db, "SELECT path, no, status FROM items ORDER BY path, no")
+    assert found == [("each", 0, "succeeded"), ("each", 1, "begun"), ("each[1].sub", 0, "succeeded")]
+
+
 # --- random histories ---
 
 
@@ -283,9 +296,12 @@ def test_whatever_happens_places_are_kept_counts_are_true_and_the_run_ends(drawn
     plan = plan_of({start: states.pop(start), **states})
     with tempfile.TemporaryDirectory() as folder:
         world = World(plan, folder)
+        assert world.store is not None
         world.together = data.draw(st.integers(1, 4))
         for _ in range(200):
             check(world)
+            if not world.kept and data.draw(st.integers(0, 4)) == 0:
+                world.at = world.store.load(1)  # another driver goes on
             if world.at.run.status in TERMINAL:
                 if world.at.run.status is not Status.FAILED or not data.draw(st.booleans()):
                     break
@@ -295,7 +311,6 @@ def test_whatever_happens_places_are_kept_counts_are_true_and_the_run_ends(drawn
                     break
                 continue
             world.give(data.draw(st.sampled_from(happenings(world))))
-        assert world.store is not None
         world.store.file.close()
     assert len({key for _, key in world.begun}) == len({(path, key) for path, key in world.begun}), "two paths share a key"
 
