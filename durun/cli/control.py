@@ -95,12 +95,27 @@ def _shown(file: File, no: int, json: bool, seen: int | None = None) -> int:
             say(f"run {doc['id']}: {path} left processes behind: {', '.join(map(str, e['data']['left']))}")
     doubts = [e["path"] for e in doc["effects"] if e["status"] in ("in_doubt", "not_certain")]
     say(stands(doc) + (f"; in doubt: {', '.join(doubts)}" if doubts else ""))
+    say_undelivered(doc)
+    return exit_of(doc["status"])
+
+
+def say_undelivered(doc: dict[str, Json]) -> None:
+    """What a run that has ended leaves, where nobody drives it who delivers that before it leaves."""
     dead = sum(m["status"] == "dead" for m in doc["messages"])
     if left := len(doc["messages"]) - dead:
         say(f"messages left to be delivered: {left}: `durun outbox deliver {doc['id']}`")
     if dead:
         say(f"messages given up: {dead}: `durun outbox ls {doc['id']}`")
-    return exit_of(doc["status"])
+
+
+def ended_alone(doc: dict[str, Json]) -> bool:
+    """Whether a run has ended by what a person said of it, and no driver is there to deliver what it leaves."""
+    return doc["status"] in read.ENDED and not driver_goes_on(doc)
+
+
+def driver_goes_on(doc: dict[str, Json]) -> bool:
+    """Whether a driver lives, and may begin something more."""
+    return bool(doc["driver"] and doc["driver"]["alive"]) and doc["status"] != "paused"
 
 
 def _cancel_here(db: str | None, no: int, grace: int, seen: int) -> bool:
@@ -302,9 +317,11 @@ def resolve(
     doc = document(file, no)
     if json:
         out_json(doc)
-    then = "; its driver goes on" if doc["driver"] and doc["driver"]["alive"] else _then(doc)
+    then = "; its driver goes on" if driver_goes_on(doc) else _then(doc) + (_once_free(file) if doc["status"] == "paused" else "")
     of = f" of {', '.join(failed.values())}" if failed else ""
     say(f"run {s.id}: {event.how} is recorded{of}; it is {doc['status']}" + then)
+    if ended_alone(doc):
+        say_undelivered(doc)
     return 0
 
 

@@ -141,10 +141,14 @@ def _said(id: str, word: Word, *, resume: bool, json: bool, db: str | None) -> i
     doc = document(file, no)
     if json:
         out_json(doc)
+    from durun.cli.control import ended_alone, say_undelivered
     from durun.render.text import stands
 
-    say(told.before or f"run {doc['id']}: {_spelt(word)} is recorded" + (", and its driver goes on" if told.driven else ""))
+    goes_on = ", and its driver goes on" if told.driven and doc["status"] != "paused" else ""
+    say(told.before or f"run {doc['id']}: {_spelt(word)} is recorded{goes_on}")
     say(stands(doc))
+    if ended_alone(doc):
+        say_undelivered(doc)
     return exit_of(doc["status"]) if resume else 0
 
 

@@ -240,21 +240,32 @@ def _position_of(d: Draft, event: Any) -> Position:
 
 def _one(d: Draft, event: Resolve) -> Position:
     """The position a person means: the one named, else the only one that can be meant."""
+    if event.how == "undone":
+        raise NotPossible(f"run {d.run.id} does not compensate: there is nothing to be undone")
     phases = (Phase.DOUBT, Phase.LOST, Phase.FAILED) if d.run.status is Status.FAILED else (Phase.DOUBT, Phase.LOST)
     open_ones = [p for p in d.at.positions.values() if p.phase in phases and d.stands(p)]
     if d.run.status is Status.FAILED and event.state is None:
         open_ones = [p for p in open_ones if p.effect is not None] or open_ones
     named = [p for p in open_ones if event.state is None or _path(p) == without_once(event.state)]
     named = [p for p in named if event.visit in (None, p.visit)]
+    if d.run.status is Status.FAILED and len(named) != 1:
+        raise NotPossible(f"run {d.run.id} has failed: {_failed(event, open_ones, named)}; nothing was changed")
     if d.run.status in (Status.SUCCEEDED, Status.CANCELLED) or not named:
         what = f"its state {event.state} is not in doubt" if event.state else "nothing of it is in doubt"
-        others = (
-            f"; name one that is: {some(list(map(_path, open_ones)))}" if open_ones and d.run.status is not Status.FAILED else ""
-        )
+        others = f"; name one that is: {some(list(map(_path, open_ones)))}" if open_ones else ""
         raise NotPossible(f"run {d.run.id}: {what}{others}; it is {d.run.status}; nothing was changed")
     if len(named) > 1:
         raise NotPossible(f"run {d.run.id}: several states are in doubt; name one of " + some(list(map(_path, named))))
     return named[0]
+
+
+def _failed(event: Resolve, open_ones: list[Position], named: list[Position]) -> str:
+    """Why it is not known which state of a run that has failed a person means: none of it is in doubt any more."""
+    if not open_ones:
+        return "there is no state of it that could be taken as done by hand"
+    if named:
+        return f"several of its states have; name one of {some(list(map(_path, named)))}"
+    return f"its state {event.state} has not; name one that has: {some(list(map(_path, open_ones)))}"
 
 
 def _path(p: Position) -> str:

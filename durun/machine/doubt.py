@@ -251,8 +251,6 @@ def unanswered(event: Ended | Answered | CouldNotStart) -> str:
 
 def resolve(d: Draft, p: Position, event: Resolve) -> None:
     """What a person says of a doubt, or of a failed state that they did by hand."""
-    if event.how == "undone":
-        raise NotPossible(f"run {d.run.id} does not compensate: there is nothing to be undone")
     if p.phase is Phase.FAILED and event.how != "happened":
         raise NotPossible(f"run {d.run.id} has failed, nothing is in doubt: `durun resume {d.run.id}` begins {p.state} again")
     if p.effect is None:

@@ -146,6 +146,28 @@ def test_resolve_says_no_where_nothing_is_in_doubt(durun: Program) -> None:
     durun("resolve", run, "--retry", "--fail", exit=2)
 
 
+@pytest.mark.parametrize(
+    ("states", "words", "said"),
+    [
+        ("a: {run: 'exit 4', next: succeeded}", ["b", "--happened"], "its state b has not; name one that has: a"),
+        ("a: {fail: {error: no, message: No}}", ["--happened"], "there is no state of it that could be taken as done by hand"),
+        (
+            "a: {map: {items: '[1, 2]', run: 'exit 4'}, next: succeeded}",
+            ["--happened"],
+            "several of its states have; name one of a[0].run, a[1].run",
+        ),
+    ],
+)
+def test_of_a_run_that_has_failed_nobody_says_that_it_could_be_in_doubt(
+    durun: Program, states: str, words: list[str], said: str
+) -> None:
+    durun.plan(f"start: a\nstates: {{{states}}}\n")
+    run = durun.start(1)
+    refused = durun("resolve", run, *words, exit=10).stderr
+    assert f"run {run} has failed: " in refused and "in doubt" not in refused
+    assert said in refused
+
+
 def test_a_failed_state_can_be_taken_as_done_by_hand(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: 'exit 4', next: b}, b: {run: 'echo b >> \"$LEDGER\"', next: succeeded}}\n")
     run = durun.start(1)

@@ -512,6 +512,7 @@ def test_a_doubt_is_settled_before_it_is_undone(steps: Program, how: str, lines:
     steps("resolve", run, "a/once:x", how)
     steps("compensate", run, exit=None)
     assert steps.show(run)["status"] == "compensated" and steps.lines() == lines
+    assert onces(steps, run)["a/once:x"]["status"] == {"--happened": "done", "--fail": "not_done"}[how]
 
 
 @pytest.mark.parametrize(("exit", "lines"), [(0, ["x", "undo asked"]), (1, ["x"])])

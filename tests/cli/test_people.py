@@ -186,6 +186,29 @@ def test_what_is_filled_in_is_held_to_the_schema(durun: Program) -> None:
     assert durun("approve", "nobody", exit=5)
 
 
+def test_the_driver_of_a_paused_run_does_not_go_on_with_what_was_said_and_that_is_not_claimed(durun: Program) -> None:
+    durun.plan(
+        "notify: [{on: [succeeded], run: 'true'}]\nstart: both\nstates:\n  both:\n    parallel:\n      branches:\n"
+        "        asks: {start: x, states: {x: {approval: {message: 'Well?'}, next: succeeded}}}\n"
+        "        does: {start: y, states: {y: {run: 'while ! test -e gate; do sleep 0.05; done', next: succeeded}}}\n"
+        "    next: succeeded\n"
+    )
+    driver = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: any(w["kind"] == "approval" for w in durun.seen("r").get("waiting_for", [])))
+    durun("pause", "r")
+    assert durun.show("r")["driver"]["alive"]
+    said = durun("approve", "r").stderr
+    assert "is recorded\n" in said and "goes on" not in said and "run r is paused" in said, said
+    (durun.folder / "gate").touch()
+    assert driver.wait(60) == 0
+
+
+def test_an_answer_that_ends_a_run_says_what_is_left_to_be_delivered(durun: Program) -> None:
+    durun.plan("notify: [{on: [succeeded], run: 'true'}]\nstart: a\nstates: {a: {approval: {message: 'Well?'}, next: succeeded}}\n")
+    durun("start", "plan.yaml", "--id", "r", exit=3)
+    assert "messages left to be delivered: 1: `durun outbox deliver r`" in durun("approve", "r").stderr
+
+
 def test_a_driver_that_lives_goes_on_at_once_with_what_was_said(durun: Program) -> None:
     durun.plan(
         WORD.replace("start: word", "start: a").replace(
@@ -302,7 +325,7 @@ def test_a_signal_that_comes_after_the_time_of_a_wait_is_for_the_next_one(durun:
 
 
 def test_the_inbox_lists_what_waits_for_a_person_over_all_runs(durun: Program) -> None:
-    assert durun("inbox").stderr.startswith("nothing waits for a person")
+    assert durun("inbox").stderr.endswith(": nothing waits for a person\n")
     assert json.loads(durun("inbox", "--json").stdout) == {"inbox": []}
     durun.plan(ASK)
     durun("start", "plan.yaml", "--id", "asks", exit=3)

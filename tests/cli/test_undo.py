@@ -127,12 +127,22 @@ def test_of_several_that_could_not_be_undone_one_is_named(durun: Program) -> Non
     assert durun.show(run)["status"] == "compensated" and durun.lines() == BOOKED
 
 
+def test_where_it_ends_a_run_what_is_left_to_be_delivered_is_said_with_it(durun: Program) -> None:
+    durun.plan(
+        "notify: [{on: [compensated], run: 'true'}]\non_error: compensate\nstart: a\nstates:\n"
+        "  a: {run: 'true', compensate: {run: 'exit 3'}, next: b}\n  b: {run: 'exit 3', next: succeeded}\n"
+    )
+    run = durun.start(9)
+    said = durun("resolve", run, "a", "--undone").stderr
+    assert f"it is compensated\nmessages left to be delivered: 1: `durun outbox deliver {run}`\n" in said
+
+
 def test_undone_is_said_of_nothing_that_does_not_compensate(durun: Program) -> None:
     trip(durun)
     run = durun.start(1)
     assert "does not compensate" in durun("resolve", run, "--undone", exit=10).stderr
     durun("resolve", run, "--undone", "--fail", exit=2)
-    assert "its state hotel is not in doubt" in durun("resolve", run, "hotel", "--undone", exit=10).stderr
+    assert "does not compensate" in durun("resolve", run, "hotel", "--undone", exit=10).stderr
     durun("resolve", run, "--undone", "--output", "1", exit=2)
     assert logged(durun.show(run)) == [("hotel", "owed"), ("flight", "owed")]
 
