@@ -74,6 +74,8 @@ def resume(
     if concurrency < 1:
         raise Usage("--concurrency: at least 1")
     path = where(db)
+    if wait and not detach and len(runs) != 1:
+        raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
     if runs:
         refuse_absent(path, runs[0])
     if len(runs) == 1 and not detach:
@@ -81,8 +83,6 @@ def resume(
             more: dict[str, Json] = {"start_at": state, "failed_items": failed_items}
             more |= {"accept_drift": accept_drift, "after_restore": after_restore}
             return d.go_on(read.number(d.file, runs[0]), no_wait=no_wait, sit=wait, json=json, **more)
-    if wait and not detach:
-        raise Usage("--wait goes with one run, or with --detach: one that waits for a person would keep the others waiting")
     from durun.cli import several
     from durun.cli.background import send_off
 

@@ -23,10 +23,11 @@ def path_of(scope: str, state: str | None) -> str | None:
 
 
 def line(s: Summary, undelivered: tuple[int, int] = (0, 0)) -> dict[str, Json]:
-    """A run in `ls --json`."""
+    """A run in `ls --json`. Nothing of one that is paused is due."""
+    due = when(None if s.status == "paused" else s.due)
     return {
         "id": s.id, "plan": s.name, "version": s.version, "status": s.status, "reason": s.reason, "state": s.state,
-        "visit": s.visit, "attempt": s.attempt, "due": when(s.due), "created_at": when(s.created_at),
+        "visit": s.visit, "attempt": s.attempt, "due": due, "created_at": when(s.created_at),
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "undelivered": undelivered[0], "dead": undelivered[1],
         "parent": None,
     }  # fmt: skip
@@ -40,7 +41,7 @@ def run(s: Summary, d: dict[str, Json], now: int, *, alive: bool) -> dict[str, J
         "state": s.state, "visit": s.visit, "attempt": s.attempt, "created_at": when(s.created_at),
         "updated_at": when(s.updated_at), "ended_at": when(s.ended_at), "input": d["input"], "vars": d["vars"],
         "output": d["output"], "error": d["ended_by"] if d["ended_by"] is not None else d["error"],
-        "waiting_for": waiting_for(s, d, now), "positions": [_position(p) for p in d["positions"]],
+        "waiting_for": waiting_for(s, d, now), "positions": [_position(p, s.status) for p in d["positions"]],
         "signals": [{**sent, "at": when(sent["at"])} for sent in d["signals"]],
         "effects": [effect(e) for e in d["effects"]], "undo": [_undo(u) for u in d["undo"]], "undoing": d["undoing"],
         "messages": [message(m) for m in d["messages"]],
@@ -86,19 +87,20 @@ def waiting_for(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json
         cause = p["data"].get("cause")
         match p["phase"]:
             case "waiting":
-                found.append(_wanted(path, "timer", path, "a timer", p["due"], f"durun resume {s.id}"))
+                found.append(_wanted(path, "timer", path, "a timer", p["due"], f"durun resume {s.id}", frozen(p, s.status)))
             case "delayed" if p["data"].get("length") is not None:
                 said = f"the next attempt, after {cause['name']}" if isinstance(cause, dict) else "the next round"
-                found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}"))
+                found.append(_wanted(path, "delay", path, said, p["due"], f"durun resume {s.id}", frozen(p, s.status)))
             case "asked" | "listening" if p["due"] is not None and p["due"] <= now and s.status != "paused":
                 found.append(_over(s.id, path, p))
             case "queued":
                 found.append(_queued(s.id, path, p["data"]["wants"], d.get("shared", {})))
             case "asked":
-                found.append(_asked(s.id, path, p))
+                found.append(_asked(s.id, path, p, frozen(p, s.status)))
             case "listening":
                 name = p["data"]["wants"]["signal"]
-                found.append(_wanted(path, "signal", name, f"the signal {name}", p["due"], f"durun signal {s.id} {name}"))
+                said, command = f"the signal {name}", f"durun signal {s.id} {name}"
+                found.append(_wanted(path, "signal", name, said, p["due"], command, frozen(p, s.status)))
             case "doubt" if p["data"].get("onces"):
                 found += [_once_in_doubt(s, path, name) for name in p["data"]["onces"]]
                 found += [] if p["data"].get("failed") else [_doubt(s, path, False, done=False)]
@@ -205,7 +207,7 @@ def _not_undone(id: str, undo: list[dict[str, Json]], unsure: set[int]) -> list[
     return out
 
 
-def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
+def _asked(id: str, path: str | None, p: dict[str, Json], left: int | None) -> dict[str, Json]:
     """A question, with what a person has to see before they answer."""
     wants = p["data"]["wants"]
     commands = []
@@ -215,7 +217,7 @@ def _asked(id: str, path: str | None, p: dict[str, Json]) -> dict[str, Json]:
         more += " --data JSON" if "schema" in wants and not no else ""
         commands += [f"durun {word} {id} {_word(path)}{more}"] if names else []
     return {
-        **_wanted(path, "approval", path, wants["message"], p["due"], " | ".join(commands)),
+        **_wanted(path, "approval", path, wants["message"], p["due"], " | ".join(commands), left),
         "data": wants.get("data"), "options": wants["options"], "schema": wants.get("schema"), "digest": wants["digest"],
         "visit": p["visit"],
     }  # fmt: skip
@@ -235,14 +237,29 @@ def dead_letter(m: dict[str, Json], s: Summary) -> dict[str, Json]:
     return {"run": s.id, "plan": s.name, "status": s.status, "updated_at": when(s.updated_at), **wanted}
 
 
-def _wanted(path: Json, kind: str, name: Json, message: str, until: int | None, command: str) -> dict[str, Json]:
-    return {"path": path, "kind": kind, "name": name, "message": message, "until": when(until), "command": command}
+def _wanted(
+    path: Json, kind: str, name: Json, message: str, until: int | None, command: str, left: int | None = None
+) -> dict[str, Json]:  # fmt: skip
+    """`left`: of a time that stands still, what is left of it; there is no `until` then."""
+    until, seconds = (until, None) if left is None else (None, left / 1000)
+    return {
+        "path": path, "kind": kind, "name": name, "message": message, "until": when(until), "left": seconds, "command": command,
+    }  # fmt: skip
 
 
-def _position(p: dict[str, Json]) -> dict[str, Json]:
+def frozen(p: dict[str, Json], status: str) -> int | None:
+    """Milliseconds that a position still waits, once its run is resumed; None where its time goes on, or it waits for none.
+
+    A time that was named in UTC comes when it comes, also while the run is paused.
+    """
+    return p["data"].get("length") if status == "paused" and p["due"] is not None else None
+
+
+def _position(p: dict[str, Json], status: str) -> dict[str, Json]:
+    left = frozen(p, status)
     return {
         "path": path_of(p["scope"], p["state"]), "state": p["state"], "visit": p["visit"], "phase": p["phase"],
-        "effect": p["effect"], "due": when(p["due"]),
+        "effect": p["effect"], "due": when(p["due"] if left is None else None), "left": None if left is None else left / 1000,
     }  # fmt: skip
 
 

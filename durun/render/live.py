@@ -332,7 +332,7 @@ def _stands(v: View, r: Row, column: int, several: bool, marks: Mapping[str, str
     kind = kind_of(p.phase)
     name = _column("  " * r.depth + plain(r.name), column, marks)
     row: Line = [(f"  {marks.get(kind, ' ')} ", STYLES.get(kind, "")), (name, STYLES.get(kind, ""))]
-    time, said = what(p, v.now, v.story.since(p), v.attempts(p))
+    time, said = what(p, v.now, v.story.since(p), v.attempts(p), frozen=v.status == "paused")
     row.append((f"  {time:>7}", ""))
     if said:
         row.append((f"  {said}", STYLES.get(kind, "") if kind != "moving" else ""))
@@ -342,10 +342,13 @@ def _stands(v: View, r: Row, column: int, several: bool, marks: Mapping[str, str
     return [row, [(f"      {tail}", "dim")]] if tail and not several else [row]
 
 
-def what(p: Position, now: int, since: int, attempt: int) -> tuple[str, str]:
-    """(time, words) of a position: elapsed where something is under way, what is left where something is awaited."""
+def what(p: Position, now: int, since: int, attempt: int, *, frozen: bool = False) -> tuple[str, str]:
+    """(time, words) of a position: elapsed where something is under way, what is left where something is awaited. `frozen`: its
+    run is paused, and what is left stays so."""
     elapsed = span(max(0, now - since), whole=True)
     left = "" if p.due is None else "in " + span(_left(p, now), whole=True, up=True)
+    if p.due is not None and frozen and p.length is not None:
+        left = span(p.length, whole=True, up=True) + " left"
     nth = f"attempt {attempt}" if attempt > 1 else ""
     if p.round:
         nth = f"round {p.round}" + (f", held {p.streak} in a row" if p.streak else "")

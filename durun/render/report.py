@@ -140,7 +140,7 @@ def _summary(run: dict[str, Json], more: Shown) -> Section:
     facts.append(("where", f"{run['pins']['directory']}" + (f" on {more.host}" if more.host else "")))
     parts: list[Any] = [Facts(facts)]
     for w in run["waiting_for"]:
-        until = f", until {w['until']}" if w["until"] else ""
+        until = f", until {w['until']}" if w["until"] else f", {w['left']:g} s left" if w["left"] is not None else ""
         at = f"{w['path']}: " if w["path"] else ""
         parts += [Words(f"It waits: {at}{w['message']}{until}."), Code(w["command"].replace(" | ", "\n"), "sh")]
     if run["status"] not in ("waiting", "blocked") and (ways := can_do(run)):

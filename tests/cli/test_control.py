@@ -429,12 +429,54 @@ def test_a_timer_stands_still_while_the_file_is_held(durun: Program) -> None:
         return datetime.fromisoformat(durun.show(run)["waiting_for"][0]["until"])
 
     before = due()
+    assert json.loads(durun("ls", "--json").stdout)["runs"][0]["due"]
     durun("pause", "--all")
     paused = datetime.now(UTC)
+    assert json.loads(durun("ls", "--json").stdout)["runs"][0]["due"] is None
     time.sleep(1)
     resumed = datetime.now(UTC)
     durun("resume", "--all", "--no-wait", exit=3)
     assert due() - before >= resumed - paused
+
+
+STAND_STILL = """
+start: all
+states:
+  all:
+    parallel:
+      branches:
+        timer: {start: t, states: {t: {wait: 2h, next: succeeded}}}
+        asks: {start: q, states: {q: {approval: {message: 'Well?'}, timeout: 2h, next: succeeded}}}
+        hears: {start: s, states: {s: {wait: {signal: go}, timeout: 2h, next: succeeded}}}
+        again: {start: r, states: {r: {run: 'exit 3', retry: {initial_interval: 2h, max_interval: 2h, jitter: none}, next: succeeded}}}
+        at: {start: u, states: {u: {wait: {at: '2999-01-01T00:00:00Z'}, next: succeeded}}}
+    next: succeeded
+"""
+
+
+def test_of_a_time_that_stands_still_it_is_said_what_is_left_and_never_when_it_comes(durun: Program) -> None:
+    durun.plan(STAND_STILL)
+    run = durun.start(3, "--no-wait")
+
+    def times(found: list[Any], come: str = "until") -> dict[str, tuple[str | None, float | None]]:
+        return {w["path"]: (w[come], w["left"]) for w in found if w[come] or w["left"] is not None}
+
+    moving = {"all.timer.t", "all.asks.q", "all.hears.s", "all.again.r"}
+    goes = durun.show(run)
+    assert moving | {"all.at.u"} == {path for path, (until, left) in times(goes["waiting_for"]).items() if until and left is None}
+    durun("pause", run)
+    doc = durun.show(run)
+    for found in (times(doc["waiting_for"]), times(doc["positions"], "due")):
+        assert found.pop("all.at.u") == ("2999-01-01T00:00:00.000Z", None)
+        assert set(found) == moving and all(until is None and 7000 < left <= 7200 for until, left in found.values() if left)
+    assert durun.show(run)["waiting_for"] == doc["waiting_for"]
+    asked = json.loads(durun("inbox", "--json").stdout)["inbox"][0]
+    assert (asked["path"], asked["until"], asked["left"]) == ("all.asks.q", *times(doc["waiting_for"])["all.asks.q"])
+    for text in (durun("show", run).stdout, durun("inbox").stdout):
+        assert "Well?, 1h59m left" in text and doc["updated_at"][:4] + "-" not in text.partition("Well?")[2].partition("\n")[0]
+    durun("resume", run, "--no-wait", exit=3)
+    assert set(times(durun.show(run)["waiting_for"])) == moving | {"all.at.u"}
+    assert all(until for until, _ in times(durun.show(run)["waiting_for"]).values())
 
 
 def test_while_the_file_is_held_a_run_can_be_cancelled(durun: Program) -> None:

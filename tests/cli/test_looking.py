@@ -92,7 +92,9 @@ states:
     assert durun("logs", id, "a").stdout == "to 1\nno\nto 2\nno\n"
     assert durun("logs", id).stdout == "b\nto 1\nno\nto 2\nno\n"
     logs = json.loads(durun("logs", id, "a", "--json").stdout)["logs"]
-    assert logs == [{"path": "a", "visit": 1, "attempt": n, "stdout": f"to {n}\n", "stderr": "no\n"} for n in (1, 2)]
+    assert logs == [
+        {"path": "a", "visit": 1, "attempt": n, "stdout": f"to {n}\n", "stderr": "no\n", "under_way": False} for n in (1, 2)
+    ]
     assert json.loads(durun("db", "prune", id, "--json").stdout)["logs"] == {"files": 5, "bytes": 18}
 
 
@@ -129,7 +131,7 @@ def test_help_speaks_of_its_command_and_what_is_given_is_what_is_meant(durun: Pr
 def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can_begin(durun: Program) -> None:
     assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
     assert "can be done now" in durun("work", "--once").stderr
-    assert durun("ls", "-q").stdout == "" and durun.db.exists()
+    assert durun("ls", "-q").stdout == "" and not durun.db.exists()
 
 
 def test_who_waits_for_a_place_is_named_also_where_the_holder_stands_at_a_path_like_it() -> None:

@@ -81,6 +81,11 @@ def test_a_clock_set_back_never_lengthens_a_countdown() -> None:
     assert "in 5s" in text(lines(view(p), 80, 24))[1]
 
 
+def test_of_a_run_that_is_paused_it_is_said_what_is_left_and_no_time_runs_down() -> None:
+    p = at("a", Phase.WAITING, due=NOW - 60_000, length=5000)
+    assert "5s left" in text(lines(view(p, status="paused"), 80, 24))[1]
+
+
 @pytest.mark.parametrize("width", [2, 5, 10, 20, 39, 40, 79, 80, 200])
 @pytest.mark.parametrize("height", [1, 2, 5, 24])
 def test_no_line_is_wider_and_no_frame_is_higher_than_the_terminal(width: int, height: int) -> None:
