@@ -19,6 +19,9 @@ A message is lower case, names the run, says what is so, and gives the next comm
 from __future__ import annotations
 
 
+TOO_FEW = "durun may open too few files at once (`ulimit -n`): nothing more is begun; allow it more, then the same again"
+
+
 class Refusal(Exception):
     """Something durun will not or cannot do. `exit` is the code of the process; `code` names it in JSON."""
 

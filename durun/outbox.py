@@ -31,7 +31,7 @@ from durun.effects.command import (
 )
 from durun.effects.notes import Begun, Notes, Nothing
 from durun.effects.secrets import SecretMissing, Secrets
-from durun.errors import ExpressionError, StoreUnusable, Superseded
+from durun.errors import TOO_FEW, ExpressionError, StoreUnusable, Superseded
 from durun.machine.events import Answered, CouldNotStart, Ended, Happening, Lost, Moved
 from durun.machine.model import Effect, Run
 from durun.machine.scope import path_of
@@ -79,6 +79,8 @@ def _no_tree(tree: str) -> str:
 def unusable(folder: str, number: int) -> str:
     if number in FULL:
         return f"the disk of {folder} is full: nothing more is begun; free some, then resume"
+    if number == errno.EMFILE:
+        return TOO_FEW
     return f"{folder} cannot be used: {os.strerror(number)}: nothing more is begun; mend that, then resume"
 
 

@@ -194,6 +194,10 @@ def guarded(act: Callable[[], int], *, as_json: bool, looking: bool = False) -> 
         said = f"what is stored cannot be read ({e}): `durun db check` looks at all of it; where it is damaged, restore a backup"
         return refused("store_unusable", said, 8, as_json=as_json)
     except OSError as e:
+        if e.errno == errno.EMFILE:
+            from durun.errors import TOO_FEW
+
+            return refused("store_unusable", TOO_FEW, 8, as_json=as_json)
         if e.errno not in LOST:
             raise
         if e.filename is not None:

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -31,10 +32,19 @@ def inherit_nothing() -> None:
             return
 
 
+def out_of_the_way(fd: int) -> int:
+    """Another number for a descriptor, none that it is to have there. Raises OSError."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    except OSError as e:  # a number that is never given is said to be an invalid one
+        number = errno.EMFILE if e.errno == errno.EINVAL else e.errno or errno.EMFILE
+        raise OSError(number, os.strerror(number)) from None
+
+
 def _spawn(module: str, words: list[str], given: dict[int, int], opened: list[tuple[int, str, int, int]]) -> int:
     """The pid of a Python process with these descriptors (number there -> number here), these files, and no others."""
     inherit_nothing()
-    high = {at: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for at, fd in given.items()}
+    high = {at: out_of_the_way(fd) for at, fd in given.items()}
     actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, path, flags, mode) for fd, path, flags, mode in opened]
     actions += [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in high.items()]
     argv = [sys.executable, "-P", "-m", module, *words]

@@ -24,7 +24,7 @@ from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-from durun.effects.background import HIGH
+from durun.effects.background import out_of_the_way
 from durun.effects.locks import opened_log
 from durun.values import NamedTuple
 
@@ -141,7 +141,7 @@ class Commands:
         journal = os.open(os.path.join(self.path, "journal"), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(journal, fcntl.LOCK_EX)
         self._socket, theirs = _socket.socketpair()
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH) for fd in (theirs.fileno(), journal)]
+        high = [out_of_the_way(fd) for fd in (theirs.fileno(), journal)]
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (0, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, at) for fd, at in zip(high, (3, 4), strict=True)]
         blocked = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]  # until it ignores them

@@ -22,7 +22,7 @@ import time
 
 import apsw
 
-from durun.errors import StoreUnusable
+from durun.errors import TOO_FEW, StoreUnusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and contextlib cost an `ls` more than its query
@@ -322,6 +322,8 @@ def in_our_words(path: str, error: BaseException, number: int = 0) -> str | None
         return f"the disk of {path} is full: nothing more is begun; free some, then resume"
     if isinstance(error, apsw.Error) and number == errno.EIO:  # also where SQLite takes what it could not read for damage
         return f"{path} cannot be read or written ({os.strerror(number)}): nothing more is begun; look at its disk, then resume"
+    if isinstance(error, apsw.Error) and number == errno.EMFILE:
+        return TOO_FEW
     match error:
         case apsw.BusyError():
             return f"{path} is busy: another process has held it for {PATIENCE:.0f} s"

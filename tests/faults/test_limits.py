@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from typing import Any
 
 import apsw
@@ -263,3 +264,17 @@ def test_a_run_that_waits_moves_to_a_plan_with_another_limit_or_none_and_stays_b
     place.durun("resume", "behind", "-q")
     assert place.lines("seen") == ["begun"] * 2 + ["ended"] * 2 + ["b"]
     assert place.durun("db", "check", "--json").json["broken"] == []
+
+
+def test_f_where_too_few_files_may_be_open_that_is_what_is_said(place: Any) -> None:
+    plan = place.plan("a: {run: 'echo a >> ran', next: succeeded}")
+    place.durun("start", place.plan("a: {wait: {signal: go}, next: succeeded}", name="waits.yaml"), "--id", "w", exit=3)
+    for most in (6, 9, 12, 17):
+        for words in (["start", plan], ["resume", "w"], ["work", "--once"]):
+            script = f'ulimit -n {most}; exec "$@"'
+            begun = subprocess.run(
+                ["bash", "-c", script, "sh", *place.argv, *words], cwd=place.folder, env=place.env, capture_output=True, text=True,
+                timeout=60,
+            )  # fmt: skip
+            assert (begun.returncode, "too few files" in begun.stderr) == (8, True), (most, words, begun.stderr)
+    assert place.lines("ran") == []
