@@ -18,7 +18,6 @@ A message is lower case, names the run, says what is so, and gives the next comm
 
 from __future__ import annotations
 
-
 TOO_FEW = "durun may open too few files at once (`ulimit -n`): nothing more is begun; allow it more, then the same again"
 
 

@@ -137,6 +137,7 @@ class Transfer:
         self.unsent, self.errno = "", 0
         self.stopped, self.stop_at = "", 0.0
         self._last = ""
+        self.odd = ""  # what came in the place of a status line
 
     def header(self, raw: bytes) -> None:
         """One line of the head; an interim answer (1xx) is none, and what follows the body is no header."""
@@ -149,6 +150,8 @@ class Transfer:
             self.status = None if self.interim else status
         elif not line:
             self.past_headers = True
+        elif self.status is None and line.startswith("HTTP/"):
+            self.odd = line[:60]
         elif self.interim or self.past_headers:
             return
         elif line[0] in " \t" and self._last:
@@ -178,6 +181,8 @@ class Transfer:
         fault = message = cut = ""
         if self.status is None:
             fault = "timeout" if late and self.sent else "network"
+            if self.odd:
+                cause = f"it answered with a status line that is none, {self.odd!r}"
             if late:
                 cause = f"{'no answer' if self.sent else 'no connection'} within {_spoken(self.limit)}"
             message = f"{self.host}: {'stopped, no answer in its grace' if self.stopped and code < 0 else cause}"

@@ -250,6 +250,14 @@ def _render(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     return _render_command(d, act, names, capture=capture)
 
 
+def _below(path: str) -> str:
+    from durun.plan.names import outside
+
+    if (wrong := outside(path)) is not None:
+        raise ExpressionError(f"its directory, {path[:200]}, {wrong}")
+    return path
+
+
 def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     e = d.evaluate
     run = names["run"]["id"]
@@ -262,7 +270,7 @@ def _render_command(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:
     else:
         frozen["script"], frozen["shell"] = act["script"], act.get("shell", "sh")
     if "cwd" in act:
-        frozen["cwd"] = e.text(act["cwd"], names)
+        frozen["cwd"] = _below(e.text(act["cwd"], names))
     if "stdin" in act:
         frozen["stdin"] = e.value(act["stdin"], names)
     for word in ("timeout", "heartbeat"):

@@ -29,6 +29,7 @@ FINDER = "pydantic.plugin._loader"  # where it would look for them; were it to l
 Maybe = Annotated[T | None, BeforeValidator(words.something)]  # may be left out, may not be empty
 Text = Annotated[str, BeforeValidator(words.text)]
 Filled = Annotated[Text, AfterValidator(words.filled)]
+Folder = Annotated[Text, AfterValidator(words.filled), AfterValidator(words.below)]
 Span = Annotated[int | str, BeforeValidator(words.span)]
 Limit = Annotated[int | str, AfterValidator(words.longer), BeforeValidator(words.span)]
 FixedSpan = Annotated[int, BeforeValidator(words.fixed_span)]
@@ -85,7 +86,7 @@ class Probe(Shape):
     retry: Maybe[Rules] = None
     idempotent: Maybe[Leave] = None
     env: Env = {}
-    cwd: Maybe[Filled] = None
+    cwd: Maybe[Folder] = None
     stdin: Json = None
     http: ClassVar[None] = None
 
@@ -196,7 +197,7 @@ class Compensation(Shape):
     idempotency_header: Maybe[Header] = None
     probe: Maybe[AnyProbe] = None
     env: Env = {}
-    cwd: Maybe[Filled] = None
+    cwd: Maybe[Folder] = None
     stdin: Json = None
     expect: Maybe[Codes] = None
     after: Annotated[list[ENDINGS], BeforeValidator(words.a_list), Field(min_length=1)] = ["done"]
@@ -251,7 +252,7 @@ class State(Shape):
     assign: Values = {}
     output: Annotated[Output | None, BeforeValidator(words.output)] = None
     env: Env = {}
-    cwd: Maybe[Filled] = None
+    cwd: Maybe[Folder] = None
     stdin: Json = None
     expect: Maybe[Codes] = None
     shell: Maybe[Shell] = None
@@ -288,7 +289,7 @@ class Notify(Shape):
     retry: Maybe[Rules] = None
     idempotency_header: Maybe[Header] = None
     env: Env = {}
-    cwd: Maybe[Filled] = None
+    cwd: Maybe[Folder] = None
     stdin: Json = None
     expect: Maybe[Codes] = None
     idempotent: ClassVar[bool] = True
@@ -307,7 +308,7 @@ class Defaults(Shape):
     heartbeat: Maybe[Limit] = None
     retry: Maybe[Rules] = None
     env: Env = {}
-    cwd: Maybe[Filled] = None
+    cwd: Maybe[Folder] = None
     shell: Maybe[Shell] = None
     idempotent: Maybe[Leave] = None
 

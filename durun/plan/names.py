@@ -14,6 +14,18 @@ BUILT_IN = (
 )  # fmt: skip
 
 
+def outside(path: str) -> str | None:
+    """What is wrong with a directory that is to be below another, as it is written, or None; no link is looked at."""
+    if path.startswith("/"):
+        return "is absolute: a directory is named from the one in which the run was started, and lies below it"
+    depth = 0
+    for part in path.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return "goes above the directory in which the run was started, and must lie below it"
+    return None
+
+
 def own_error(name: str) -> str | None:
     """What is wrong with a name for an error of one's own, or None."""
     if name in BUILT_IN or ":" in name:

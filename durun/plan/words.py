@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from durun.plan.names import BUILT_IN, NAMED, PLAN, own_error
+from durun.plan.names import BUILT_IN, NAMED, PLAN, outside, own_error
 from durun.plan.units import SPELLING, duration, moment, rate, size
 
 Json = Any
@@ -140,6 +140,15 @@ def filled(value: str) -> str:
     return value
 
 
+def below(value: str) -> str:
+    """A directory; of one that is worked out what stands before its first expression is known."""
+    known, worked_out, _ = value.partition("${{")
+    wrong = outside(known.rpartition("/")[0] + "/" if worked_out and "/" in known else known if not worked_out else "")
+    if wrong is not None:
+        raise ValueError(f"{shown(value)} {wrong}")
+    return value
+
+
 def span(value: Json) -> Json:
     """Milliseconds; a text with an expression stays what it is."""
     if isinstance(value, str):
@@ -241,7 +250,22 @@ def method(value: str) -> str:
     if not METHOD.fullmatch(value) or value in ("CONNECT", "TRACE"):
         near = nearest(value.upper(), METHODS)
         raise ValueError(f"{shown(value)} is no method: such as {', '.join(METHODS)}, in capital letters{near}")
+    meant = None if value in METHODS else next((known for known in METHODS if _slip(value, known)), None)
+    if meant is not None:
+        raise ValueError(f"{shown(value)} is no method that durun knows; did you mean `{meant}`?")
     return value
+
+
+def _slip(word: str, known: str) -> bool:
+    """Whether a word is another but for one letter that is left out, too many or wrong, or two that changed places; of three letters
+    a wrong one is no slip but may be a word of somebody's own, such as SET."""
+    if abs(len(word) - len(known)) > 1:
+        return False
+    at = next((n for n, (a, b) in enumerate(zip(word, known, strict=False)) if a != b), min(len(word), len(known)))
+    rest, left = word[at:], known[at:]
+    swapped = len(rest) > 1 and rest[:2] == left[1::-1] and rest[2:] == left[2:]
+    wrong = len(known) > 3 and rest[1:] == left[1:] and len(rest) == len(left)
+    return swapped or wrong or rest[1:] == left or rest == left[1:]
 
 
 def header(value: str) -> str:

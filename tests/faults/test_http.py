@@ -630,3 +630,11 @@ def test_a_plan_without_a_request_does_not_load_the_library(place):
     code = f"import sys; sys.argv = ['durun', 'start', {plan!r}, '--id', 's', '-q']\nfrom durun.cli import main\ntry: main()\nexcept SystemExit: pass\nprint('pycurl' in sys.modules)"
     said = subprocess.run([place.argv[0], "-c", code], env=place.env, cwd=place.folder, capture_output=True, text=True, timeout=60)
     assert said.stdout.split()[-1] == "False", said
+
+
+def test_a_status_that_is_none_is_quoted(place, receiver):
+    receiver.say(raw(b"HTTP/1.1 999999 Weird\r\nContent-Length: 2\r\n\r\nok"))
+    run = started(place, post(receiver.url), 9)
+    assert run["reason"] == "in_doubt"
+    (doubt,) = place.history("r", "in_doubt")
+    assert "it answered with a status line that is none, 'HTTP/1.1 999999 Weird'" in doubt["why"]

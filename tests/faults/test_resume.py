@@ -67,6 +67,17 @@ def test_f47_every_attempt_has_the_directory_of_the_start(place, cwd):
     assert place.lines("ticks") == [str(one / cwd)] * 3
 
 
+@pytest.mark.parametrize(("below", "exit"), [("..", 1), ("/tmp", 1), ("a/../../b", 1), ("a/..", 0)])
+def test_f47_a_directory_that_is_worked_out_lies_below_that_of_the_start(place, below, exit):
+    (place.folder / "a").mkdir()
+    plan = place.plan("a: {run: 'echo a >> ran', cwd: '${{ input.below }}', next: succeeded}", head="input: {below: string}")
+    run = place.durun("start", plan, "--id", "r", "-i", f"below={below}", exit=exit)
+    error = place.show("r")["error"]
+    if exit:
+        assert error["name"] == "expression" and f"its directory, {below}, " in error["message"], run.err
+    assert place.lines("ran") == ["a"] * (not exit)
+
+
 def test_f47_a_directory_that_is_gone_is_said_before_anything_begins(place):
     one = place.folder / "one"
     one.mkdir()

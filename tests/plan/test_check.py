@@ -814,3 +814,22 @@ def test_a_name_that_means_two_things_in_a_plan_and_what_it_calls_is_refused(
 def test_a_secret_that_is_read_at_one_place_may_be_named_by_all(tmp_path: Path) -> None:
     of = "secrets: [{name: KEY, run: [pass, a]}, OTHER]\n"
     assert not of_calls(tmp_path, of, of, "secrets: [OTHER]\n")
+
+
+@pytest.mark.parametrize(
+    ("cwd", "said"),
+    [
+        ("/srv", "is absolute"), ("..", "goes above"), ("../x", "goes above"), ("a/../..", "goes above"), ("./a/../../b/c", "goes above"),
+        ("'/${{ input.x }}'", "is absolute"), ("'../${{ input.x }}'", "goes above"), ("'a/../../b${{ input.x }}'", "goes above"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("body", ["run: [x], cwd: {}, next: b", "run: [x], compensate: {{run: [y], cwd: {}}}, next: b"])
+def test_a_directory_lies_below_the_one_of_the_start(body: str, cwd: str, said: str) -> None:
+    assert said in one(body.format(cwd), "input: {x: string}\n")
+
+
+@pytest.mark.parametrize(
+    "cwd", [".", "./a", "a/../b", "a/..", "..a", "a/..b/c", "'${{ input.x }}'", "'${{ input.x }}/../y'", "'a${{ input.x }}'"]
+)
+def test_a_directory_that_is_below_it_however_it_is_written_is_none(cwd: str) -> None:
+    assert "cwd" in good(f"run: [x], cwd: {cwd}, next: succeeded", "input: {x: string}\n")["act"]

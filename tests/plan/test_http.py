@@ -28,6 +28,9 @@ def good(body: str, head: str = "") -> dict[str, Any]:
     [
         ("http: {}", "`url` is required here"), ("http: {url: x}", "http:// or https://"), ("http: {url: ''}", "empty"),
         ("http: {url: 'http://x', method: get}", "did you mean `GET`?"), ("http: {url: 'http://x', method: CONNECT}", "no method"),
+        ("http: {url: 'http://x', method: GTE}", "did you mean `GET`?"), ("http: {url: 'http://x', method: PSOT}", "did you mean `POST`?"),
+        ("http: {url: 'http://x', method: DELET}", "did you mean `DELETE`?"), ("http: {url: 'http://x', method: POSTT}", "did you mean `POST`?"),
+        ("http: {url: 'http://x', method: PITCH}", "did you mean `PATCH`?"), ("run: [x], probe: {http: {url: 'http://x', method: GEET}}", "did you mean `GET`?"),
         ("http: {url: 'http://x', json: 1, form: {a: 1}}", "one body: json or form"),
         ("http: {url: 'http://x', expect: []}", "nothing in it"), ("http: {url: 'http://x', expect: 299-200}", "smaller"),
         ("http: {url: 'http://x', expect: [100]}", "no status"), ("http: {url: 'http://x', expect: 2xx}", "no status"),
@@ -127,3 +130,8 @@ def test_where_secrets_come_from_is_pinned_with_the_plan() -> None:
 def test_a_plan_without_secrets_has_the_digest_it_would_have_without_the_word() -> None:
     plan = load(f"{HEAD}start: a\nstates: {{a: {{run: [x], next: succeeded}}}}\n", "plan.yaml").plan
     assert "secrets" not in plan
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "QUERY", "PURGE", "SEARCH", "REPORT", "MOVE", "COPY", "LINK", "VIEW", "SET"])
+def test_a_method_of_somebody_elses_is_no_slip(method: str) -> None:
+    assert good(f"http: {{url: 'http://x', method: {method}}}")["act"]["method"] == method
