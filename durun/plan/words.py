@@ -257,8 +257,10 @@ def method(value: str) -> str:
 
 
 def _slip(word: str, known: str) -> bool:
-    """Whether a word is another but for one letter that is left out, too many or wrong, or two that changed places; of three letters
-    a wrong one is no slip but may be a word of somebody's own, such as SET."""
+    """Whether a word is another but for one letter that is left out, too many or wrong, or two that changed places.
+
+    Of three letters a wrong one is no slip: it may be a word of somebody's own, such as SET.
+    """
     if abs(len(word) - len(known)) > 1:
         return False
     at = next((n for n, (a, b) in enumerate(zip(word, known, strict=False)) if a != b), min(len(word), len(known)))
