@@ -12,7 +12,7 @@ from program import until
 
 from durun.effects import secrets
 
-HANGS = "trap '' TERM; sleep 600 & (trap '' TERM HUP; sleep 600 & echo $$ $! > inner; wait) & echo $$ $! > outer; PRINTS; wait; sleep 600"
+HANGS = "trap '' TERM; sleep 600 & (trap '' TERM HUP; sleep 600 & echo $$ $! > inner; wait) & echo $$ $! > outer; PRINTS; wait"
 
 
 def alive(pid: int) -> bool:
