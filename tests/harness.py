@@ -68,6 +68,17 @@ class Mortal:
         return called
 
 
+KNOWN: dict[tuple[str, ...], Any] = {}
+
+
+def plan_of(text: str, folder: Path) -> Any:
+    """A plan beside those it calls, which is read once for all the lives of its runs."""
+    texts = (text, *(path.read_text() for path in sorted(folder.glob("*.yaml"))))
+    if texts not in KNOWN:
+        KNOWN[texts] = load(text, str(folder / "plan.yaml")).plan
+    return KNOWN[texts]
+
+
 class Driving:
     """One driver on one run."""
 
@@ -84,7 +95,7 @@ class Driving:
         self.engine: Engine | None = None
 
     def start(self, text: str, id: str = "run", env: dict[str, str] | None = None, input: Any = None) -> Engine:
-        plan = load(text, str(Path(self.path).parent / "plan.yaml")).plan
+        plan = plan_of(text, Path(self.path).parent)
         now = self.world.now()
         first = Evaluator().value(plan["vars"], {"input": input or {}})
         types = {k: "any" if v is None else kind(v) for k, v in first.items()}
