@@ -263,30 +263,42 @@ def test_f125_a_file_that_is_not_durun_s_is_refused_and_not_one_byte_changes(pla
         assert everything(place) == before, words
 
 
-BIRTH = "import sys; from durun.store.file import File; File(sys.argv[1], create=True).close()"
+BIRTHS = """
+import contextlib, os, sys
+from durun.store.file import File
+call, most, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+fd = os.open("idle", os.O_RDWR | os.O_CREAT)
+idle = {"pwrite64": lambda: os.pwrite(fd, b"x", 0), "fdatasync": lambda: os.fdatasync(fd), "unlink": lambda: os.unlink("not there")}
+for n in range(1, most):
+    os.mkdir(f"{folder}/{n}")
+    if not (pid := os.fork()):
+        for _ in range(most - n):
+            with contextlib.suppress(FileNotFoundError):
+                idle[call]()
+        File(f"{folder}/{n}/durun.db", create=True).close()
+        os._exit(0)
+    if os.waitpid(pid, 0)[1] == 0:
+        break
+"""
 
 
 @pytest.mark.parametrize("call", ["pwrite64", "fdatasync", "unlink"])
 def test_f126_a_birth_killed_at_any_write_leaves_the_file_wholly_old_or_wholly_new(place, strace, call):
-    def born(*before):
-        return subprocess.run(
-            [*before, sys.executable, "-c", BIRTH, str(place.db)], env=place.env, capture_output=True, timeout=60, check=False
-        )
-
-    assert born().returncode == 0
-    whole = schema(place.db)
-    kills = 0
-    for n in range(1, 200):
-        for path in place.folder.glob("durun.db*"):
-            path.unlink()
-        traced = [strace, "-o", "/dev/null", "-e", f"trace={call}"]
-        if born(*traced, "-e", f"inject={call}:signal=KILL:when={n}").returncode == 0:
-            break
-        kills += 1
-        assert schema(place.db) in ([], whole), f"after {call} number {n}"
-        File(str(place.db), create=True).close()
-        assert schema(place.db) == whole
-    assert kills > 1
+    """Each process is killed at the same call of its own; the n-th has made so many for nothing that this is the n-th of its birth."""
+    File(str(place.db), create=True).close()
+    whole, births, most = schema(place.db), place.folder / "births", 200
+    births.mkdir()
+    traced = [strace, "-f", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={most}"]
+    words = [*traced, sys.executable, "-c", BIRTHS, call, str(most), str(births)]
+    done = subprocess.run(words, cwd=place.folder, env=place.env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    last = len(list(births.iterdir()))
+    for n in range(1, last + 1):
+        path = births / str(n) / "durun.db"
+        assert schema(path) in ([whole] if n == last else ([], whole)), f"after {call} number {n}"
+        File(str(path), create=True).close()
+        assert schema(path) == whole
+    assert 2 < last < most - 1
     place.durun("start", place.plan(TICK))
 
 
