@@ -346,9 +346,7 @@ def _failed_undos(file: File, s: read.Summary, state: str | None, been: Containe
 
 
 def _resolve_there(file: File, s: read.Summary, event: Resolve) -> None:
-    """A driver sits the doubt out: what it would refuse is refused here, and what it would take is left to it."""
-    if s.status != "blocked":
-        raise NotPossible(f"run {s.id} is {s.status}, and is being driven: nothing of it is in doubt now")
+    """A driver sits the doubt out, or goes on with what else there is: what it would refuse is refused here, else left to it."""
     store = Store(file)
     judged(store, s.no, event)
     seen = read.events(file, s.no)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,6 +209,52 @@ def test_a_second_driver_is_refused_and_told_who_holds_the_run(durun: Program) -
     durun("cancel", durun.the_run(), exit=4)
     assert begun.wait(20) == 4
     assert durun.lines() == ["a"]
+
+
+def the_keeper_dies(durun: Program) -> None:
+    """And with it all that it holds; its driver lives."""
+    keeper = next(p for p in durun.processes() if b"keeper.py" in Path(f"/proc/{p}/cmdline").read_bytes())
+    os.kill(keeper, signal.SIGSTOP)
+    for pid in durun.processes():
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(keeper):
+            os.killpg(pid, signal.SIGKILL)
+    os.kill(keeper, signal.SIGKILL)
+
+
+def test_a_doubt_of_a_paused_run_is_resolved_though_its_driver_sits_there(durun: Program) -> None:
+    durun.plan(plan())
+    begun = durun.begin("start", "plan.yaml", "--wait")
+    until(durun.lines)
+    run = begun.stdout.readline().strip()
+    durun("pause", run)
+    the_keeper_dies(durun)
+    until(lambda: [w["kind"] for w in durun.show(run)["waiting_for"]][:1] == ["in_doubt"])
+    assert "it is succeeded" in durun("resolve", run, "--happened").stderr
+    assert begun.wait(20) == 0 and len(durun.lines()) == 1
+
+
+def test_a_doubt_of_one_branch_is_resolved_while_another_goes_on(durun: Program) -> None:
+    durun.plan("""
+start: both
+states:
+  both:
+    parallel:
+      branches:
+        one: {start: a, states: {a: {run: 'echo a >> "$LEDGER"; exec sleep 60', next: succeeded}}}
+        two: {start: b, states: {b: {run: 'echo b >> "$LEDGER"; while [ ! -e go ]; do sleep 0.05; done', idempotent: true, next: succeeded}}}
+    next: succeeded
+""")
+    begun = durun.begin("start", "plan.yaml")
+    until(lambda: sorted(durun.lines()) == ["a", "b"])
+    run = begun.stdout.readline().strip()
+    the_keeper_dies(durun)
+    until(lambda: sorted(durun.lines()) == ["a", "b", "b"])
+    until(lambda: [w["path"] for w in durun.show(run)["waiting_for"]] == ["both.one.a"])
+    assert durun.show(run)["status"] == "running"
+    assert "it is running; its driver goes on" in durun("resolve", run, "--happened").stderr
+    assert "nothing of it is in doubt" in durun("resolve", run, "--happened", exit=10).stderr
+    (durun.folder / "go").touch()
+    assert begun.wait(20) == 0 and sorted(durun.lines()) == ["a", "b", "b"]
 
 
 @pytest.mark.parametrize("alive", ["driver", "keeper", "nobody"])
