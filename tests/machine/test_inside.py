@@ -438,7 +438,7 @@ def test_what_is_left_inside_a_state_that_the_run_has_left_is_nobodys() -> None:
     world.end("each[1].do")
     world.end("clean", 1)
     assert world.at.run.status is Status.FAILED and "each[0]" in world.at.positions
-    with pytest.raises(NotPossible, match=r"each\[0\].do is not in doubt"):
+    with pytest.raises(NotPossible, match=r"its state each\[0\].do has not; name one that has: clean"):
         world.give(Resolve("happened", "each[0].do"))
     world.give(Resolve("happened"))
     assert world.at.run.status is Status.SUCCEEDED, "only `clean` can have been meant"
