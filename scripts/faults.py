@@ -1,9 +1,9 @@
 """A run survives anything: killed or failing at each call of its driver or keeper, from outside, by strace. Run by scripts/faults.
 
 A case is KIND:WHO:FAULT:CALL:N. KIND is what the run does (see faults_kinds and faults_commands). WHO is the driver, its keeper, a
-later driver that resumes what one left that was killed, the first `durun once` of a step, or a `durun work`; with `all` everything
-dies in the moment in which the driver does. FAULT is kill, kill+ (so dies each keeper the driver begins), or an error that
-the call gives: once (ENOSPC, EIO), or from then on (ENOSPC+, EIO+). A process that is killed just
+later driver that resumes what one left that was killed, the first `durun once` of a step, a `durun work`, or a
+`durun outbox deliver`; with `all` everything dies in the moment in which the driver does. FAULT is kill, kill+ (so dies each keeper
+the driver begins), or an error that the call gives: once (ENOSPC, EIO), or from then on (ENOSPC+, EIO+). A process that is killed just
 before its Nth call is one that was killed anywhere after the call before: between two calls that change something nothing can be
 seen from outside, so the calls that change something are all moments there are.
 
@@ -48,7 +48,7 @@ FAILING = ("write", "pwrite64", "fdatasync", "fsync", "ftruncate", "fallocate", 
 FAILING_BADLY = (*FAILING, "pread64", "unlink", "rmdir")  # by a disk that is broken, not full
 WRITES = re.compile(r"O_CREAT|O_WRONLY|O_RDWR")
 TOGETHER = 5  # cases of one kind that are drawn one after the other
-ALONE = ("driver", "worker")  # with whom everything may die
+ALONE = ("driver", "worker", "deliverer")  # with whom everything may die
 SENSE = re.compile(r"resume|free some|again|mend|look at|wait")
 
 
@@ -314,7 +314,9 @@ def options() -> argparse.Namespace:
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--case", action="append", default=[], type=Case.read, help="KIND:WHO:FAULT:CALL:N")
     p.add_argument("--kind", action="append", default=[], choices=[*KINDS, "all"], help="what the run does (commands)")
-    p.add_argument("--who", action="append", default=[], choices=["driver", "keeper", "resume", "once", "worker", "all"])
+    p.add_argument(
+        "--who", action="append", default=[], choices=["driver", "keeper", "resume", "once", "worker", "deliverer", "all"]
+    )
     p.add_argument("--fault", action="append", default=[], choices=["kill", "kill+", "ENOSPC", "ENOSPC+", "EIO", "EIO+"])
     p.add_argument("--call", action="append", default=[])
     p.add_argument("--marked", action="store_true", help="the calls at which most is at stake, alone")

@@ -293,6 +293,39 @@ class Background(Kind):
         return asked
 
 
+LATER = "retry: {max_attempts: 5, initial_interval: 1s, jitter: none}"
+
+
+class Deliver(Background):
+    """Messages of a run that has ended, the first of which failed at first, delivered by one `durun outbox deliver`."""
+
+    name = "deliver"
+    who = ("deliverer",)
+    happens = {"a": ONCE, "m": AGAIN, "sends": AGAIN, "asks": ONCE, "b": ONCE}
+    marked = (("deliverer", "kill ENOSPC EIO", "fdatasync", ""), ("deliverer", "EIO", "write", "requests"))
+    files = {
+        "plan.yaml": head("deliver", "a", "LEDGER, FAR")
+        + f"""
+  a: {{run: '{LINE}', next: m}}
+  m: {{run: '{LINE}; test "$DURUN_ATTEMPT" -gt 1', background: true, idempotent: true, {LATER}, next: sends}}
+  sends: {{{post("sends")}, background: true, idempotent: true, {TRIED}, next: asks}}
+  asks: {{run: '{LINE}', background: true, probe: {{run: 'grep -q "$KEY" "$LEDGER"', env: {{KEY: '${{{{ key }}}}'}}}}, {TRIED}, next: b}}
+  b: {{run: '{LINE}', next: succeeded}}
+"""
+    }
+
+    def words(self, who: str) -> list[str]:  # noqa: ARG002
+        return ["outbox", "deliver"]
+
+    def leave(self, place: Place, who: str) -> None:  # noqa: ARG002
+        exit, _, err = place.durun(*self.start("r"))
+        if exit:
+            raise SystemExit(f"the run whose messages are left did not succeed, exit {exit}: {err}")
+        while not any(line[0] == "m" for line in place.lines()):  # whoever drove it has left before the first was begun
+            place.durun("outbox", "deliver")
+        time.sleep(1.2)  # now it is due again
+
+
 class Onces(Kind):
     """A step that does two things by `durun once`; the process of the first call meets the fault."""
 
@@ -408,4 +441,4 @@ class Work(Kind):
         return f"{run['id']}/{path}"
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Http(), Undo(), Background(), Onces(), Map(), Child(), Work())}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Http(), Undo(), Background(), Deliver(), Onces(), Map(), Child(), Work())}
