@@ -202,11 +202,11 @@ def killed(place: Place, words: tuple[str, ...], when: Callable[[], bool]) -> No
             raise SystemExit(f"durun {' '.join(words)}: it ended with {process.returncode} before it could be killed")
         time.sleep(0.01)
     mark = f"DURUN_DB={place.db}".encode()
-    for _ in range(2):  # what the first round let slip
+    for number in (signal.SIGSTOP, signal.SIGSTOP, signal.SIGKILL):  # all at one moment: a driver that sees its keeper die goes on
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit() and int(entry.name) != os.getpid() and mark in (entry / "environ").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
+                    os.kill(int(entry.name), number)
     process.wait()
 
 

@@ -486,6 +486,7 @@ def test_a_signal_left_to_a_driver_that_died_is_taken_by_the_next_who_says_somet
     args = (engine.plan, Signal("x", 1), giver.world, alive, Evaluator())
     assert tell(giver.store, 1, *args).driven
     driving.die()
+    until(lambda: not alive(driving.commands.place))  # what was just being executed closes its copy of the lock a moment later
     told = tell(giver.store, 1, engine.plan, Signal("x", 2), giver.world, alive, Evaluator())
     assert not told.driven
     at = giver.store.load(1)

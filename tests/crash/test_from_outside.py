@@ -39,7 +39,9 @@ def test_a_run_survives_whatever_fault_a_seed_draws() -> None:
 
 
 def test_effects_of_every_kind_survive_whatever_fault_a_seed_draws() -> None:
-    others = [word for kind in ("http", "undo", "background", "deliver", "once", "map", "child", "work") for word in ("--kind", kind)]
+    others = [
+        word for kind in ("http", "undo", "background", "deliver", "once", "map", "child", "work") for word in ("--kind", kind)
+    ]
     assert int(faults(*others, "--seed", SEED, "--budget", "5", "--jobs", "1").splitlines()[-2].split()[1]) > 0
 
 
