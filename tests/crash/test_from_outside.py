@@ -46,7 +46,7 @@ def test_effects_of_every_kind_survive_whatever_fault_a_seed_draws() -> None:
 
 
 def test_much_output_grows_neither_driver_nor_keeper_nor_database() -> None:
-    assert "database" in faults("--output", "64M")
+    assert "database" in faults("--output", "256M")
 
 
 def test_a_log_that_the_disk_does_not_give_is_refused_without_a_traceback(durun: Program) -> None:
