@@ -19,11 +19,21 @@ from durun.store.file import File
 from durun.store.runs import Birth, Driver, Store
 
 
-def plan_of(states: dict[str, Any], **more: Any) -> Any:
+def plan_of(states: dict[str, Any], *, children: dict[str, Any] | None = None, **more: Any) -> Any:
     data = {"durun": 1, "name": "inside", "start": next(iter(states)), "states": states, **more}
-    plan, faults, _ = read(data)
+    plan, faults, _ = read(data, children=children or {})
     assert plan is not None, faults
     return plan
+
+
+CALLED = {"run": ["x"], "retry": {"max_attempts": 2}, "next": "succeeded"}
+CHILDREN = {  # what random plans call, by the file that they name
+    "one.yaml": plan_of({"k": {"run": ["x"], "idempotent": True, "next": "l"}, "l": {"wait": "5s", "next": "m"}, "m": CALLED}),
+    "two.yaml": plan_of(
+        {"k": {"map": {"items": "[0, 1, 2]", "concurrency": 2, "failures": 1, "run": ["x"]}, "next": "l"}, "l": CALLED},
+        output="${{ states.k.output }}",
+    ),
+}
 
 
 def as_foreseen(plan: Any, at: Checkpoint, event: Any, moment: Moment) -> bool:
@@ -119,12 +129,14 @@ class World:
 
 
 @st.composite
-def some_states(draw: Any, depth: int, prefix: str) -> tuple[str, dict[str, Any]]:
+def some_states(draw: Any, depth: int, prefix: str, calls: bool = False) -> tuple[str, dict[str, Any]]:
     """A start and one or two states that lead from the first to the end."""
     names = [f"{prefix}{n}" for n in range(draw(st.integers(1, 2)))]
     made: dict[str, Any] = {}
     for n, name in enumerate(names):
-        kind = draw(st.sampled_from(["run", "run", "run", "wait", "pass"] + (["parallel", "map"] * 2 if depth else [])))
+        kind = draw(
+            st.sampled_from(["run", "run", "run", "wait", "pass"] + (["parallel", "map"] * 2 if depth else []) + ["plan"] * calls)
+        )
         state: dict[str, Any] = {
             "next": names[n + 1] if n + 1 < len(names) else draw(st.sampled_from(["succeeded"] * 4 + ["failed"]))
         }
@@ -134,6 +146,8 @@ def some_states(draw: Any, depth: int, prefix: str) -> tuple[str, dict[str, Any]
                 state["retry"] = {"max_attempts": 2}
         elif kind in ("wait", "pass"):
             state |= {"wait": "5s"} if kind == "wait" else {"pass": {}}
+        elif kind == "plan":
+            state["plan"] = {"file": draw(st.sampled_from(sorted(CHILDREN)))}
         else:
             policy: dict[str, Any] = {"failures": draw(st.sampled_from([0, 0, 1, "50%", "all"]))}
             if draw(st.booleans()):
@@ -144,11 +158,11 @@ def some_states(draw: Any, depth: int, prefix: str) -> tuple[str, dict[str, Any]
                 policy["enough"] = draw(st.integers(1, 2))
             count = draw(st.integers(2, 4))
             if kind == "parallel":
-                levels = [draw(some_states(depth=depth - 1, prefix=f"{name}_{k}_")) for k in range(count)]
+                levels = [draw(some_states(depth=depth - 1, prefix=f"{name}_{k}_", calls=calls)) for k in range(count)]
                 branches = {f"b{k}": {"start": s, "states": inner, "output": k} for k, (s, inner) in enumerate(levels)}
                 state["parallel"] = {"branches": branches, **policy}
             else:
-                start, inner = draw(some_states(depth=depth - 1, prefix=f"{name}_"))
+                start, inner = draw(some_states(depth=depth - 1, prefix=f"{name}_", calls=calls))
                 state["map"] = {
                     "items": str(list(range(count))),
                     "start": start,
