@@ -77,12 +77,12 @@ class Calls:
         (no, cancel), (scope, state) = found[0], place_of(step.path)
         sql = (
             "SELECT e.no, e.attempt, e.key, e.request, e.first_at, p.data FROM positions p"
-            " JOIN effects e ON e.run = p.run AND e.no = p.effect"
+            " CROSS JOIN effects e ON e.run = p.run AND e.no = p.effect"
             " WHERE p.run = ? AND p.scope = ? AND p.state = ? AND p.visit = ? AND p.phase = ? AND e.status = 'begin'"
         )
         left = (
             "SELECT e.no, e.attempt, e.key, e.request, e.first_at, NULL FROM messages m"
-            " JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.run = ? AND m.status = 'sending'"
+            " CROSS JOIN effects e ON e.run = m.run AND e.no = m.effect WHERE m.run = ? AND m.status = 'sending'"
             " AND e.scope = ? AND e.state = ? AND e.visit = ? AND e.status = 'begin' AND e.kind = 'run'"
         )
         at = (no, scope, state, step.visit)
@@ -121,7 +121,7 @@ class Calls:
         key = once.key_of(self.step.key, call.name)
         sql = (
             "SELECT o.effect, e.status, e.attempt, e.request, o.file FROM onces o"
-            " JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE o.run = ? AND o.step = ? AND o.key = ?"
+            " CROSS JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE o.run = ? AND o.step = ? AND o.key = ?"
         )
         seen = None
         for no, status, attempt, request, name in rows(self.file.db, sql, (found.run, found.no, key)):

@@ -68,7 +68,7 @@ def _undos_of_withdrawn(db: apsw.Connection, run: int) -> None:
     found = rows(
         db,
         f"SELECT e.status, {', '.join('m.' + name for name in COLUMNS.split(', '))} FROM undos u"
-        " JOIN messages m ON m.run = u.run AND m.effect = u.effect JOIN effects e ON e.run = u.run AND e.no = u.effect"
+        " JOIN messages m ON m.run = u.run AND m.effect = u.effect CROSS JOIN effects e ON e.run = u.run AND e.no = u.effect"
         " WHERE u.run = ? AND u.status = 'registered' AND m.ordered AND m.status = 'waiting'",
         (run,),
     )

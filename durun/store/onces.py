@@ -51,7 +51,7 @@ def _printed(db: apsw.Connection, run: int, no: int) -> Json:
 def resolved(db: apsw.Connection, run: int, step: int, name: str | None, how: str, output: Json, now: int) -> None:
     """A person has said what became of the onces in doubt of a step, or of one of them."""
     sql = (
-        "SELECT e.no, e.request ->> '$.once' FROM onces o JOIN effects e ON e.run = o.run AND e.no = o.effect"
+        "SELECT e.no, e.request ->> '$.once' FROM onces o CROSS JOIN effects e ON e.run = o.run AND e.no = o.effect"
         " WHERE o.run = ? AND o.step = ? AND e.status IN ('in_doubt', 'not_certain')"
     )
     for no in [no for no, its in rows(db, sql, (run, step)) if name in (None, its)]:
@@ -68,6 +68,6 @@ def resolved(db: apsw.Connection, run: int, step: int, name: str | None, how: st
 
 def begun(file: File, run: int, no: int) -> str | None:
     """The file of one whose end is not stored, None where it is."""
-    sql = "SELECT o.file FROM onces o JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE o.run = ? AND o.effect = ?"
+    sql = "SELECT o.file FROM onces o CROSS JOIN effects e ON e.run = o.run AND e.no = o.effect WHERE o.run = ? AND o.effect = ?"
     found = rows(file.db, f"{sql} AND e.status = 'begin'", (run, no))
     return found[0][0] if found else None

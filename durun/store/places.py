@@ -181,7 +181,7 @@ def undriven(file: File, names: Iterable[str], alive: Callable[[str], bool]) -> 
     found, asked = [], dict[str, bool]()
     sql = (
         "SELECT p.no, coalesce(m.place, r.driver), r.no || '.' || e.no || '.' || e.attempt, e.kind, e.key, e.boot, e.place"
-        f" FROM places p JOIN runs r ON r.no = p.run JOIN effects e ON e.run = p.run AND e.no = p.effect {CLAIM}"
+        f" FROM places p JOIN runs r ON r.no = p.run CROSS JOIN effects e ON e.run = p.run AND e.no = p.effect {CLAIM}"
         " WHERE p.name = ? AND p.open = 1"
     )
     for name in names:

@@ -293,7 +293,7 @@ def shared(file: File, no: int, positions: list[dict[str, Json]]) -> dict[str, J
 def _limit(file: File, name: str) -> Json:
     sql = (
         "SELECT r.id, e.scope, e.state FROM places p JOIN runs r ON r.no = p.run"
-        " JOIN effects e ON e.run = p.run AND e.no = p.effect WHERE p.name = ? AND p.open = 1 ORDER BY p.no LIMIT 4"
+        " CROSS JOIN effects e ON e.run = p.run AND e.no = p.effect WHERE p.name = ? AND p.open = 1 ORDER BY p.no LIMIT 4"
     )
     until = rows(file.db, "SELECT until FROM limits WHERE name = ? AND until > unixepoch() * 1000", (name,))
     return {"holders": rows(file.db, sql, (name,)), "until": until[0][0] if until else None}
@@ -364,7 +364,7 @@ def undos(file: File, no: int, status: str | None = None, limit: int | None = No
     sql = (
         "SELECT u.effect, e.scope, e.state, e.visit, u.status, u.key, coalesce(e.first_at, e.intended_at), b.error, u.error, u.by"
         " FROM undos u"
-        " JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
+        " CROSS JOIN effects e ON e.run = u.run AND e.no = u.effect LEFT JOIN effects b ON b.run = u.run AND b.no = u.by"
         f" WHERE u.run = ?{which} ORDER BY coalesce(e.first_at, e.intended_at) DESC, e.no > 0, abs(e.no) DESC"
     )
     values = (no, *([] if status is None else [status]), *([] if some is None else [str(some)]))
@@ -428,7 +428,7 @@ def messages(file: File, no: int | None = None, *, everything: bool = False) -> 
     sql = (
         "SELECT r.id, m.effect, e.scope, e.state, e.kind, m.status, e.attempt, m.due, e.intended_at, e.ended_at, e.error, e.key,"
         f" m.data, m.ordered AND EXISTS (SELECT 1 FROM runs WHERE no = m.run AND {OVER})"
-        " FROM messages m JOIN runs r ON r.no = m.run JOIN effects e ON e.run = m.run AND e.no = m.effect"
+        " FROM messages m JOIN runs r ON r.no = m.run CROSS JOIN effects e ON e.run = m.run AND e.no = m.effect"
         f" WHERE {' AND '.join(where)} ORDER BY e.intended_at, m.run, m.effect"
     )
     out = [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, () if no is None else (no,))]
@@ -447,7 +447,7 @@ def written_by_messages(file: File, no: int) -> list[dict[str, Json]]:
     names = ("scope", "state", "visit", "attempt", "out", "err")
     sql = (
         "SELECT scope, state, visit, l.value ->> 0, l.value ->> 1, l.value ->> 2 FROM messages m"
-        " JOIN effects e ON e.run = m.run AND e.no = m.effect, json_each(m.data, '$.logs') l"
+        " CROSS JOIN effects e ON e.run = m.run AND e.no = m.effect, json_each(m.data, '$.logs') l"
         " WHERE m.run = ? ORDER BY m.effect, l.key"
     )
     return [dict(zip(names, row, strict=True)) for row in rows(file.db, sql, (no,))]

@@ -367,7 +367,7 @@ class Store:
         """The effects that are still to be undone, or to be settled first, the youngest last."""
         sql = (
             "SELECT u.effect, e.scope, e.state, e.visit, coalesce(e.first_at, e.intended_at) began FROM undos u"
-            " JOIN effects e ON e.run = u.run AND e.no = u.effect WHERE u.run = ? AND u.status IN ('owed', 'registered')"
+            " CROSS JOIN effects e ON e.run = u.run AND e.no = u.effect WHERE u.run = ? AND u.status IN ('owed', 'registered')"
         )
         return [e.no for e, _ in order.oldest_first(self.file, no, [order.Began(*row) for row in rows(self.file.db, sql, (no,))])]
 
@@ -397,7 +397,7 @@ class Store:
     def failed_undos(self, no: int) -> list[tuple[int, str, str]]:
         """(effect, scope, state) of what could not be undone."""
         sql = (
-            "SELECT u.effect, e.scope, e.state FROM undos u JOIN effects e ON e.run = u.run AND e.no = u.effect"
+            "SELECT u.effect, e.scope, e.state FROM undos u CROSS JOIN effects e ON e.run = u.run AND e.no = u.effect"
             " WHERE u.run = ? AND u.status = 'failed' ORDER BY u.effect"
         )
         return [(effect, scope, state) for effect, scope, state in rows(self.file.db, sql, (no,))]

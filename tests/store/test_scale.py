@@ -137,6 +137,28 @@ def test_one_more_step_of_a_long_run_makes_as_many(files: Any, steps: Any, capfd
     same([steps(lambda place=place: drive.resume(["long"], quiet=True, db=str(place.db))) for place in files])
 
 
+LOOP = """
+durun: 1
+name: loop
+vars: {n: 0}
+start: more
+states:
+  more: {choice: [{when: vars.n < MOST, next: one}, {next: ends}]}
+  one: {run: ["true"], assign: {n: '${{ vars.n + 1 }}'}, next: more}
+  ends: {run: ["false"], next: succeeded}
+"""
+
+
+def test_the_end_of_a_run_that_undoes_nothing_is_told_in_as_many_steps(tmp_path: Path, steps: Any, capfd: Any) -> None:
+    found = []
+    for most in (read.MANY + 10, 4 * read.MANY):  # of so many effects the last are told
+        db, plan = str(tmp_path / f"{most}.db"), tmp_path / f"{most}.yaml"
+        plan.write_text(LOOP.replace("MOST", str(most)))
+        reader.guarded(lambda db=db, plan=plan: start.start(str(plan), id="r", quiet=True, db=db), as_json=False)
+        found.append(steps(lambda db=db: drive.resume(["r"], quiet=True, db=db)))
+    same(found)
+
+
 def same(found: list[Steps]) -> None:
     small, grown = found
     odd = {sql: (small.by.get(sql, 0), count) for sql, count in grown.by.items() if count > 1.2 * small.by.get(sql, 0) + 400}
