@@ -27,6 +27,7 @@ STATUSES = (
     "running", "waiting", "blocked", "paused", "interrupted", "stranded", "compensating", "succeeded", "failed", "cancelled",
     "compensated",
 )  # fmt: skip
+MOST = 2**63 - 1  # of what SQLite counts
 
 
 def _json(value: object) -> None:
@@ -41,13 +42,15 @@ def ls(
     unknown = [s for s in status or [] if s not in STATUSES]
     if unknown:
         raise Usage(f"there is no status {unknown[0]!r}; there are {', '.join(STATUSES)}")
+    if limit < 0:
+        raise Usage("--limit: at least 0")
     lines, hold, open_ = [], None, dict[int, tuple[int, int]]()
     parts: dict[int, list[dict[str, Json]]] = {}
     there = not absent(where(db))
     if there:
         file = opened(db, brief=True)
         hold = read.hold(file)
-        lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=limit, everything=all)
+        lines = read.listed(file, alive_in(file.path), statuses=status or [], plan=plan, limit=min(limit, MOST), everything=all)
         open_ = read.undelivered(file)
         if children:
             from durun.cli import child

@@ -128,6 +128,13 @@ def test_help_speaks_of_its_command_and_what_is_given_is_what_is_meant(durun: Pr
         assert "stdin can be read once" in durun(*words, exit=2, input="{}").stderr
 
 
+def test_however_many_runs_are_asked_for_those_there_are_are_listed(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {pass: {}, next: succeeded}}\n")
+    id = durun.start()
+    assert durun("ls", "-q", "--limit", 10**30).stdout.split() == [id]
+    assert durun("ls", "--limit", -1, exit=2).stderr == "--limit: at least 0\n"
+
+
 def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can_begin(durun: Program) -> None:
     assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
     assert "can be done now" in durun("work", "--once").stderr
