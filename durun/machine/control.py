@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from durun.errors import NotPossible, PlanRefused
-from durun.machine import clock, doubt, stopping, undo, walk
+from durun.machine import clock, doubt, fan, stopping, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Cancel, Pause, TakeUp
 from durun.machine.model import TERMINAL, Phase, Position, Status
@@ -112,9 +112,7 @@ def _take_up_from(d: Draft, state: str) -> None:
     d.set_run(status=Status.RUNNING, reason=None, ended_by=None, ended_at=None)
     clock.fresh(d)
     d.tell("resumed", failed, None, to=state)
-    for p in d.positions():
-        if p.scope:
-            d.drop(p.scope)
+    fan.let_go_of_all(d)
     d.go("", state)
 
 

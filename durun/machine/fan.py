@@ -235,6 +235,17 @@ def _count_visits(d: Draft, part: scope.Part, inner: str) -> Position:
     return d.position(part.scope)
 
 
+def let_go_of_all(d: Draft) -> None:
+    """Whatever stands inside a state goes, as the run begins anew elsewhere; the visits there remember that they have been."""
+    for p in sorted(d.positions(), key=lambda p: -len(scope.parts(p.scope))):
+        if not p.scope:
+            continue
+        part = scope.parts(p.scope)[-1]
+        if part.kind not in ("undo", "once"):
+            _count_visits(d, part, p.scope)
+        d.drop(p.scope)
+
+
 def _judge(d: Draft, p: Position) -> None:
     """Whether it is decided: enough have succeeded, or more have failed than may."""
     given = policy(d.state(p))

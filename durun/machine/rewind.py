@@ -120,8 +120,7 @@ def back(d: Draft, event: Rewind) -> None:
     d.moment = d.moment._replace(place=None)
     for p in d.positions():
         fan.withdraw(d, p)
-        if p.scope:
-            d.drop(p.scope)
+    fan.let_go_of_all(d)
     ended = d.run.status in TERMINAL
     d.set_run(
         status=Status.RUNNING, reason=None, vars=event.vars, error=event.error, ended_by=None, ended_at=None, output=None,

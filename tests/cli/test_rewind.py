@@ -239,6 +239,30 @@ output: '${{ vars.got }}'
     assert durun.show(run)["output"] == [0, 10, 1, 11]
 
 
+def test_what_stood_inside_a_state_when_the_run_went_back_counts_its_visits_on(durun: Program) -> None:
+    durun.plan("""
+start: each
+states:
+  each:
+    map:
+      items: '[0]'
+      start: fan
+      states:
+        fan:
+          parallel: {branches: {b: {start: ask, states: {ask: {approval: {message: m}, next: w}, w: {wait: {signal: go}, next: succeeded}}}}}
+          next: succeeded
+    next: succeeded
+""")
+    run = durun.start(3)
+    for visit in (1, 2, 3):
+        durun("approve", run, "each[0].fan.b.ask")
+        told = json.loads(durun("history", run, "--json").stdout)["events"]
+        entered = [e["visit"] for e in told if (e["kind"], e["path"]) == ("entered", "each[0].fan.b.ask")]
+        assert entered == [*range(1, visit + 1)], "one that never ended keeps its number too"
+        durun("rewind", run, "each", "--repeat")
+        durun("resume", run, exit=3)
+
+
 def test_compensate_does_not_wait_for_a_driver_that_goes_on_from_the_state_to_which_it_went_back(durun: Program) -> None:
     durun.plan(
         "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'test -e mended && echo undo a >> $LEDGER'}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"

@@ -17,7 +17,7 @@ from inside import CHILDREN, World, happenings, plan_of, some_states
 
 from durun.errors import NotPossible
 from durun.machine.decide import decide, may_begin
-from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, Pause, Resolve, TakeUp
+from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, Pause, Resolve, TakeUp, TimeOver
 from durun.machine.model import TERMINAL, Phase, Position, Status, apply
 from durun.machine.scope import inside, level, parts, path_of
 from durun.plan.check import read
@@ -456,6 +456,18 @@ def test_a_map_of_which_an_item_may_have_happened_is_not_entered_anew_unasked() 
         world.give(TakeUp("each"))
     world.give(TakeUp())
     assert world.at.run.status is Status.BLOCKED, "it is asked about"
+
+
+def test_what_was_under_way_when_the_time_was_over_counts_its_visits_on_where_the_run_is_entered_anew() -> None:
+    do = {"run": ["x"], "idempotent": True, "next": "succeeded"}
+    each = {"map": {"items": "[0]", "start": "do", "states": {"do": do}}, "next": "succeeded"}
+    world = World(plan_of({"each": each}, timeout="1s"))
+    for visit in (1, 2, 3):
+        assert world.at.positions["each[0]"].visit == visit
+        world.give(TimeOver())
+        world.end("each[0].do", -15, "run_timeout")
+        assert world.at.run.error["name"] == "run_timeout"
+        world.give(TakeUp("each"))
 
 
 def test_what_a_person_mended_goes_on_in_every_branch() -> None:
