@@ -27,7 +27,7 @@ def key_of(d: Draft, p: Position, round: int) -> str:
     template = d.state(p).get("key")
     if template is None:
         return d.key(p, "round", str(round))
-    return f"{d.evaluate.text(template, d.names(p.scope, visit=p.visit))}/{round}"
+    return f"{walk.own_key(d, p, template)}/{round}"
 
 
 def begin(d: Draft, p: Position) -> Position:

@@ -216,9 +216,17 @@ def _has_room(d: Draft, p: Position, state: State) -> bool:
 def _key(d: Draft, p: Position, state: State) -> str:
     if "poll" in state:
         return poll.key_of(d, p, 1)
-    if "key" in state:
-        return d.evaluate.text(state["key"], d.names(p.scope, visit=p.visit))
-    return d.key(p)
+    return own_key(d, p, state["key"]) if "key" in state else d.key(p)
+
+
+def own_key(d: Draft, p: Position, template: str) -> str:
+    """The key that the plan itself gives an act. Raises ExpressionError, also where what comes of it is none."""
+    from durun.plan.names import no_key
+
+    key = d.evaluate.text(template, d.names(p.scope, visit=p.visit))
+    if (wrong := no_key(key)) is not None:
+        raise ExpressionError(f"its key {wrong}")
+    return key
 
 
 def issued(d: Draft, p: Position) -> Position:

@@ -30,6 +30,7 @@ Maybe = Annotated[T | None, BeforeValidator(words.something)]  # may be left out
 Text = Annotated[str, BeforeValidator(words.text)]
 Filled = Annotated[Text, AfterValidator(words.filled)]
 Folder = Annotated[Text, AfterValidator(words.filled), AfterValidator(words.below)]
+Key = Annotated[Text, AfterValidator(words.filled), AfterValidator(words.key)]
 Span = Annotated[int | str, BeforeValidator(words.span)]
 Limit = Annotated[int | str, AfterValidator(words.longer), BeforeValidator(words.span)]
 FixedSpan = Annotated[int, BeforeValidator(words.fixed_span)]
@@ -247,7 +248,7 @@ class State(Shape):
     heartbeat: Maybe[Limit] = None
     retry: Maybe[Rules] = None
     idempotent: Maybe[Leave] = None
-    key: Maybe[Filled] = None
+    key: Maybe[Key] = None
     probe: Maybe[AnyProbe] = None
     assign: Values = {}
     output: Annotated[Output | None, BeforeValidator(words.output)] = None

@@ -158,7 +158,7 @@ FIELDS: dict[str, dict[str, tuple[str, Any]]] = {
         'heartbeat': ('heartbeat', ('read', ('something',), ('either', ('read', ('span',), ('either', 'int', 'str'), ('longer',)), 'none'), ())),
         'retry': ('retry', ('read', ('something',), ('either', ('read', ('rules',), ('list', ('shape', 'Rule'), 0), ()), 'none'), ())),
         'idempotent': ('idempotent', ('read', ('something',), ('either', ('read', ('leave',), ('either', 'bool', 'int'), ()), 'none'), ())),
-        'key': ('key', ('read', ('something',), ('either', ('read', ('text',), 'str', ('filled',)), 'none'), ())),
+        'key': ('key', ('read', ('something',), ('either', ('read', ('text',), 'str', ('filled', 'key')), 'none'), ())),
         'probe': ('probe', ('read', ('something',), ('either', ('tagged', 'way_to_ask', {'(run)': ('shape', 'Probe'), '(http)': ('shape', 'HttpProbe')}), 'none'), ())),
         'assign': ('assign', ('dict', 'any', 0)),
         'output': ('output', ('read', ('output',), ('either', ('shape', 'Output'), 'none'), ())),

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from durun.plan.names import BUILT_IN, NAMED, PLAN, outside, own_error
+from durun.plan.names import BUILT_IN, NAMED, PLAN, no_key, outside, own_error
 from durun.plan.units import SPELLING, duration, moment, rate, size
 
 Json = Any
@@ -146,6 +146,14 @@ def below(value: str) -> str:
     wrong = outside(known.rpartition("/")[0] + "/" if worked_out and "/" in known else known if not worked_out else "")
     if wrong is not None:
         raise ValueError(f"{shown(value)} {wrong}")
+    return value
+
+
+def key(value: str) -> str:
+    """A key of one's own; one that is worked out is looked at then."""
+    wrong = None if "${{" in value else no_key(value)
+    if wrong is not None:
+        raise ValueError(f"this key {wrong}")
     return value
 
 

@@ -142,6 +142,22 @@ def test_a_retry_keeps_key_and_request() -> None:
     assert (after.key, after.request, after.attempt) == (before.key, before.request, 2)
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("", "is empty"), (" ", "is empty"), ("a\nb", "a line break"), ("\x1b[2J", "a line break"), ("k" * 1001, "1000")],
+)
+def test_a_key_that_would_name_no_act_is_an_error_of_its_state_and_nothing_is_sent(key: str, said: str) -> None:
+    asked = {"http": {"url": "http://far/x"}, "poll": {"until": "true", "for": "1m"}}
+    for more in ({}, asked, {"background": True, "idempotent": True}):
+        worked_out = "${{ ['" + key.replace("\n", "\\n").replace("\x1b", "\\u001b") + "'][0] }}"
+        at = standing(key=worked_out, **more)[1]
+        assert at.run.status is Status.FAILED and not at.effects, at.run
+        assert at.run.error["name"] == "expression" and said in at.run.error["message"]
+    act = {"run": ["x"], "key": key, "next": "succeeded"}
+    plan, faults, _ = read({"durun": 1, "name": "request", "start": "a", "states": {"a": act}})
+    assert plan is None and any(said in fault.message or "is empty" in fault.message for fault in faults), faults
+
+
 # --- output ---
 
 
