@@ -139,7 +139,7 @@ def store_newborn(
         move = decide.begin(plan, run, moment, evaluate, pause, birth.group if queued else None)
         store.file.room()
         try:
-            return store.create(birth, move, driver, run.started_at, held=hold is not None, queued=queued), move
+            return store.create(birth, move, driver, moment.now, held=hold is not None, queued=queued), move
         except HoldChanged:
             continue
         except Grouped:

@@ -135,6 +135,14 @@ def test_however_many_runs_are_asked_for_those_there_are_are_listed(durun: Progr
     assert durun("ls", "--limit", -1, exit=2).stderr == "--limit: at least 0\n"
 
 
+def test_a_run_that_ends_as_it_is_born_has_one_time_for_that(durun: Program) -> None:
+    durun.plan("vars: {n: 1}\nstart: a\nstates:\n  a: {pass: {}, assign: {n: '${{ vars.n + 1 }}'}, next: succeeded}\n")
+    id = durun.start()
+    shown, last = durun.show(id), json.loads(durun("history", id, "--json").stdout)["events"][-1]
+    assert shown["ended_at"] == shown["updated_at"] == last["at"]
+    assert json.loads(durun("ls", "--json").stdout)["runs"][0]["updated_at"] == last["at"]
+
+
 def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can_begin(durun: Program) -> None:
     assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
     assert "can be done now" in durun("work", "--once").stderr
