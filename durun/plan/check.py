@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from durun.plan import http, pinned, words
+from durun.plan import http, pinned, scripts, words
 from durun.plan.canonical import Plan, State, pinned_names
 from durun.plan.form import canonical
 from durun.plan.names import BUILT_IN
@@ -88,7 +88,7 @@ def _read(
     if faults or shaped is None:
         return None, faults, []
     plan = canonical(shaped, {file: child for file, child in children.items() if not isinstance(child, str)}, dict(files))
-    heard = [*_warnings(data), *_unused(data), *_unheard(data, children), *pinned.warnings(data, files)]
+    heard = [*_warnings(data), *_unused(data), *_unheard(data, children), *pinned.warnings(data, files), *scripts.warnings(data)]
     return plan, [], [*heard, *rounds(data), *expressions.warnings]
 
 

@@ -601,6 +601,22 @@ def test_a_step_that_can_neither_be_repeated_nor_probed_is_warned_of() -> None:
         assert told(state(f"run: [x], next: b, {more}")) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("script", "here", "well"),
+    [
+        ("echo a > /dev/stderr", ">", "echo a >&2"), ("x 2>/dev/stdout", "2>", "x 2>&1"), ("x >| /dev/stdout; y", ">|", "x >> /dev/stdout"),
+        ("x 2>/dev/stderr", "2>", "x 2>>/dev/stderr; y >/dev/stderr.txt"),
+    ],
+)  # fmt: skip
+def test_a_script_that_empties_its_log_is_warned_of(script: str, here: str, well: str) -> None:
+    for run in (f"run: '{script}'", f"run: [sh, -c, '{script}']", f"run: x, compensate: {{run: '{script}'}}"):
+        text = state(f"idempotent: true, next: b, {run}")
+        found, (warning,) = told(text)
+        assert found == [] and "the log anew" in warning.message
+        assert text.splitlines()[2].index(here) + 1 == warning.column
+    assert told(state(f"idempotent: true, next: b, run: '{well}', compensate: {{run: '{well}'}}")) == ([], [])
+
+
 def test_a_matcher_that_nearly_names_an_error_is_warned_of() -> None:
     found = told(state("run: [x], next: b, idempotent: true, retry: {on: [tiemout]}, catch: [{on: MyOwn, next: b}]"))[1]
     assert [w.message for w in found] == ["`tiemout` is no error durun gives itself; did you mean `timeout`?"]
