@@ -28,10 +28,12 @@ class Then(NamedTuple):
 
     vars: Json
     error: Json
-    ended: dict[str, Json]  # state -> {visit, effect, error, answer} as it had ended last, and was not entered anew since
+    ended: dict[
+        str, Json
+    ]  # state -> {visit, effect, error, name (it had then)} as it had ended last, and was not entered anew since
 
 
-FOLDED = ("started", "entered", "answered", "left", "caught", "failed", "migrated", "assigned")  # the kinds that change data
+FOLDED = ("started", "entered", "left", "caught", "failed", "migrated", "assigned")  # the kinds that change data
 
 
 def stretches(rewound: list[Json], before: int) -> list[tuple[int, int]]:
@@ -69,13 +71,9 @@ def _after(then: Then, e: Json) -> Then:
             return then._replace(vars=data.get("vars", {}))
         case "entered":
             return then._replace(ended={name: how for name, how in ended.items() if name != state})
-        case "answered":
-            return then._replace(ended={**ended, state: {"visit": e["visit"], "answer": {**data, "at": e["at"]}}})
         case "left":
-            answer = ended.get(state, {}).get("answer")
-            return then._replace(
-                vars=vars, ended={**ended, state: {"visit": e["visit"], "effect": data.get("effect"), "answer": answer}}
-            )
+            how = {"visit": e["visit"], "effect": data.get("effect"), "name": state}
+            return then._replace(vars=vars, ended={**ended, state: how})
         case "caught":
             gone = {**ended, state: {"visit": e["visit"], "error": data["error"]}}
             return then._replace(vars=vars, error=data["error"], ended=gone)

@@ -107,13 +107,15 @@ def _row(store: Store, no: int, plan: Plan, at: Checkpoint, name: str, how: Json
         effect = store.effect(store.file.db, no, how["effect"])
         return StateRow("", name, 0, True, effect.output, effect.no, effect.has_output, exit=effect.exit)
     kind = plan["states"][name]["kind"]
-    if kind == "approval" and how.get("answer"):
-        said = how["answer"]
-        words = {"answer": said["answer"], "data": said.get("data"), "by": said.get("by", ""), "note": said.get("note", "")}
-        return StateRow("", name, 0, True, {**words, "at": show_moment(said["at"])}, has_output=True)
+    then = (no, how.get("name", name), how["visit"])
+    if kind == "approval":
+        sql = "SELECT answer, data, by, note, at FROM answers WHERE run = ? AND scope = '' AND state = ? AND visit = ?"
+        for answer, data, by, note, given in rows(store.file.db, sql, then):
+            words = {"answer": answer, "data": value_of(data), "by": by, "note": note, "at": show_moment(given)}
+            return StateRow("", name, 0, True, words, has_output=True)
     if kind == "wait":
         sql = "SELECT payload FROM signals WHERE run = ? AND scope = '' AND state = ? AND visit = ?"
-        sent = rows(store.file.db, sql, (no, name, how["visit"]))
+        sent = rows(store.file.db, sql, then)
         return StateRow("", name, 0, True, value_of(sent[0][0]) if sent else None, has_output=bool(sent) and sent[0][0] != "null")
     if kind in ("parallel", "map", "plan"):
         said = f"what {name} gave in its visit {how['visit']} is not kept, as it was entered again since"
