@@ -375,7 +375,7 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
         case "undo_failed":
             return f"{state}: it could not be undone: {plain(data['error']['name'])} ({plain(data['error'].get('message', ''))})"
         case "asked":
-            return f"{state}: asks: {plain(data['message'])}"
+            return f"{state}: asks: {plain(data.get('message', ''))}"
         case "answered":
             return f"{state}: {plain(data.get('by', ''))} says {data['answer']}"
         case "listening":

@@ -638,3 +638,14 @@ def test_a_question_goes_from_a_watch_when_another_has_answered_it(durun: Progra
     t.until("yes / no")
     durun("approve", "r", "--resume")
     assert t.end() == 0 and words(durun) == ["ship"]
+
+
+def test_a_question_whose_text_comes_out_empty_is_asked_all_the_same(durun: Program) -> None:
+    durun.plan("""
+input: {text: string}
+start: ask
+states: {ask: {approval: {message: '${{ input.text }}', data: 7}, next: succeeded}}
+""")
+    started = durun("start", "plan.yaml", "-i", "text=", exit=3)
+    assert "ask: asks: \n" in started.stderr
+    assert durun("approve", started.stdout.strip()).stderr.endswith("succeeded\n")
