@@ -1,7 +1,7 @@
 """What a command says that its writer may not mean: `> /dev/stderr` empties the log.
 
-What a command prints goes into files, so that it outlives the driver. To open such a file anew by `/dev/stdout` or `/dev/stderr` with a
-single `>` cuts it to nothing, and what was printed before is gone; through `>&2` nothing is.
+What a command prints goes into files, so that it outlives the driver. To open such a file anew by `/dev/stdout` or `/dev/stderr`
+with a single `>` cuts it to nothing, and what was printed before is gone; through `>&2` nothing is.
 """
 
 from __future__ import annotations
