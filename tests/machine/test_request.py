@@ -186,7 +186,7 @@ def test_what_is_called_json_and_is_none_is_invalid(body: bytes, kind: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "ftp://x", "//x/y", "http://", "http:///x", "https://x/a#b", "http://x/\n", "file:///etc/passwd"]
+    "text", ["", "x", "ftp://x", "//x/y", "http://", "http:///x", "https://x/a#b", "http://x/\n", "file:///etc/passwd"]
 )
 def test_what_is_no_address_is_an_error(text: str) -> None:
     with pytest.raises(ExpressionError):
