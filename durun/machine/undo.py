@@ -46,7 +46,7 @@ def learnt(d: Draft, p: Position, how: str, output: Json = None, error: Json = N
     key = d.key(p, "undo") if "key" not in state else f"{effect.key}/undo"
     if word in state["compensate"]["after"]:
         d.put_undo(_seeing_its_end(d, p, effect, key, output, error))
-    elif word == "failed":
+    elif word != "in_doubt":
         d.put_undo(Undo(effect.no, "not_needed", key=key))
     else:
         d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, error), key))
@@ -293,33 +293,33 @@ def answered(d: Draft, p: Position, said: str, event: Ended | Answered | CouldNo
 
 
 def happened(d: Draft, p: Position, output: Json) -> None:
-    """What was in doubt did happen: it is undone now."""
+    """What was in doubt did happen: it is undone now, unless the plan only undoes what has ended otherwise."""
     assert p.effect is not None
     if d.effect(p.effect).kind == "once":
         return _once_happened(d, p, output)
     effect = d.put_effect(d.effect(p.effect)._replace(status=DONE, output=output, has_output=output is not None))
     if (row := d.row(effect.scope, effect.state)).effect == effect.no:
         d.put_row(row._replace(has_output=effect.has_output))
-    _settled(d, p, effect, output)
+    _settled(d, p, effect, output, "done")
 
 
 def did_not_happen(d: Draft, p: Position) -> None:
     """What was in doubt did not: there is something to undo only where the plan says so of what has failed."""
     assert p.effect is not None
     effect = d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
+    _settled(d, p, effect, None, "failed")
+
+
+def _settled(d: Draft, p: Position, effect: Effect, output: Json, word: str) -> None:
+    """It is known by now how the effect ended: its undo is rendered by what was kept of then, and begun, if it has one."""
     state = original(d, p)
-    if "compensate" not in state or "failed" not in state["compensate"]["after"]:
+    if "compensate" not in state or word not in state["compensate"]["after"]:
         return not_needed(d, p)
-    _settled(d, p, effect, None)
-
-
-def _settled(d: Draft, p: Position, effect: Effect, output: Json) -> None:
-    """It is known by now how the effect ended: its undo is rendered by what was kept of then, and begun."""
     seen = {"output": output, "error": None, **p.owed.get("seen", {}), "visit": p.visit}
     around = scope.parts(p.scope)[-1].scope
     if all(d.found(part.inner) is not None for part in scope.parts(around)):
         seen = {**d.names(around), **seen}
-    undo = rendered(d, original(d, p), effect, p.owed["key"], seen)
+    undo = rendered(d, state, effect, p.owed["key"], seen)
     if undo.status == "not_needed":
         return not_needed(d, p)
     if undo.request is None and p.owed.get("undo") is not None:

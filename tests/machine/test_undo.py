@@ -213,6 +213,26 @@ def test_what_was_in_doubt_and_did_not_happen_is_undone_where_the_plan_undoes_wh
     assert (world.at.run.status, world.logged()) == (Status.COMPENSATED, {"a": "undone"})
 
 
+@pytest.mark.parametrize("happened", ["at once", "at the second attempt", "by its probe"])
+def test_what_was_done_is_not_undone_where_the_plan_undoes_only_what_has_failed(folder: str, happened: str) -> None:
+    a = {"run": ["x"], "retry": {}, "compensate": {**UNDO, "after": ["failed"]}, "probe": {"run": ["p"]}, "next": "succeeded"}
+    world = Undoing(plan_of({"a": a}, on_cancel="compensate"), folder)
+    if happened == "at the second attempt":
+        world.end("a", 1)
+        assert world.logged() == {"a": "owed"}, "should it not be tried again"
+        world.give(Due(""))
+    if happened == "by its probe":
+        world.give(Cancel())
+        world.end("a", -9, "cancel")
+        world.next()
+        world.give(Ended(world.open()[0], 0))
+    else:
+        world.end("a")
+        world.give(Compensate())
+    world.undo_all()
+    assert (world.at.run.status, world.undone, world.logged()) == (Status.COMPENSATED, [], {"a": "not_needed"})
+
+
 def test_it_sees_what_was_there_when_its_effect_was_done(folder: str) -> None:
     undo = {"run": ["undo", "${{ output.id }}", "${{ vars.n }}", "${{ undo_key }}"], "if": "output.id != 'none'"}
     states = {
