@@ -397,7 +397,8 @@ class Engine:
         if any(clock.was_set_elsewhere(p, self.world.boot) for p in self.at.positions.values()) and not self._paused():
             self.move(Rebooted())
         for p in list(self.at.positions.values()):
-            if p.phase is Phase.HELD and not self.at.run.held_up():
+            stands = self.at.positions.get(p.scope) == p  # what became of one before it may have stopped it
+            if p.phase is Phase.HELD and stands and not self.at.run.held_up():
                 self.move(Settle(p.scope))
         over = self._over_in()
         if over is not None and over <= 0:

@@ -90,7 +90,9 @@ def _begin_held(d: Draft) -> int:
     """What a person had to mend first is begun; how many there are."""
     held = [p.scope for p in d.positions() if p.phase is Phase.HELD]
     for scope in held:
-        walk.begin_waiting(d, d.position(scope))
+        p = d.found(scope)
+        if p is not None and p.phase is Phase.HELD:  # what became of one before it may have stopped it
+            walk.begin_waiting(d, p)
     return len(held)
 
 

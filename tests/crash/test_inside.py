@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from harness import Died, Driving, Moments
 
+from durun.engine import World
 from durun.machine.events import Resolve
 from durun.machine.model import Phase, Status
 
@@ -129,3 +130,25 @@ def test_branches_items_and_children_survive_a_kill_at_every_moment(tmp_path: Pa
         assert len({line.split()[1] for line in lines}) == len(WORDS), f"{place}: a key was used twice"
     if death == "driver":
         assert asked == 0, "the keeper lives, so nothing is ever in doubt"
+
+
+def test_what_is_held_in_several_items_of_which_the_first_comes_too_late_ends_as_the_plan_says(tmp_path: Path) -> None:
+    poll = "run: 'rmdir \"$PWD\"; exit 1', cwd: '${{ item }}', idempotent: true, poll: {until: 'true', every: 1ms, for: 1h}"
+    clock = [1_000_000_000]
+    world = World(lambda: clock[0], lambda: clock[0], lambda: 0.5, "boot")
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    first = Driving(tmp_path, world=world)
+    each = f"{{map: {{items: 'input.of', stop: now, {poll}}}, next: succeeded}}"
+    text = f"durun: 1\nname: held\ninput: {{of: array}}\nstart: each\nstates:\n  each: {each}\n"
+    engine = first.start(text, input={"of": ["a", "b", "c"]})
+    engine.tick = lambda: clock.__setitem__(0, clock[0] + 10)
+    engine.drive()
+    assert engine.at.run.reason == "cwd_gone"
+    first.leave()
+    clock[0] += 7_200_000
+    second = Driving(tmp_path, world=world)
+    engine = second.take()
+    engine.drive()
+    assert (engine.at.run.status, [i.status for i in engine.at.items["each"]]) == (Status.FAILED, ["failed", "stopped", "stopped"])
+    second.leave()

@@ -488,6 +488,19 @@ def test_what_had_to_be_mended_goes_on_when_a_pause_ends_too() -> None:
     assert world.under_way() == ["fan.a.do", "fan.b.do"]
 
 
+def test_what_had_to_be_mended_and_was_stopped_as_another_came_too_late_does_not_begin() -> None:
+    poll = {"until": "true", "every": "1s", "for": "20s"}
+    do = {"start": "do", "states": {"do": {"run": ["x"], "idempotent": True, "poll": poll, "next": "succeeded"}}}
+    world = World(plan_of({"fan": {"parallel": {"branches": {"a": do, "b": do}, "stop": "now"}, "next": "succeeded"}}))
+    for scope, no in zip(("fan.a", "fan.b"), world.open(), strict=True):
+        world.give(Ended(no, 1))
+        world.give(Due(scope))
+        world.give(CouldNotStart(no, 2, "directory"))
+    world.now += 60_000
+    world.give(TakeUp())
+    assert (world.at.run.status, world.under_way(), world.statuses("fan")) == (Status.FAILED, [], ["failed", "stopped"])
+
+
 def test_a_cancel_withdraws_items_that_wait_for_a_place() -> None:
     states = {"a": {"run": ["x"], "next": "rest"}, "rest": {"wait": "10s", "next": "b"}, "b": {"run": ["y"], "next": "succeeded"}}
     given = {"items": "[0, 1, 2]", "concurrency": 1, "start": "a", "states": states}
