@@ -251,6 +251,8 @@ def unanswered(event: Ended | Answered | CouldNotStart) -> str:
 
 def resolve(d: Draft, p: Position, event: Resolve) -> None:
     """What a person says of a doubt, or of a failed state that they did by hand."""
+    if p.phase is Phase.FAILED and p.target not in (None, p.state):  # it was left: what follows it has failed
+        raise NotPossible(f"run {d.run.id}: state {p.state} is over: `durun resume {d.run.id}` goes on with what follows it")
     if p.phase is Phase.FAILED and event.how != "happened":
         raise NotPossible(f"run {d.run.id} has failed, nothing is in doubt: `durun resume {d.run.id}` begins {p.state} again")
     if p.effect is None:

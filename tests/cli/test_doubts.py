@@ -169,6 +169,14 @@ def test_of_a_run_that_has_failed_nobody_says_that_it_could_be_in_doubt(
     assert said in refused
 
 
+@pytest.mark.parametrize("how", ["--happened", "--retry"])
+def test_where_what_a_run_gives_has_failed_its_last_state_is_over(durun: Program, how: str) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'echo 0', output: json, next: succeeded}}\noutput: '${{ 1 / states.a.output }}'\n")
+    run = durun.start(1)
+    refused = durun("resolve", run, how, *(["--output", "1"] if how == "--happened" else []), exit=10)
+    assert refused.stderr == f"run {run}: state a is over: `durun resume {run}` goes on with what follows it\n"
+
+
 def test_a_failed_state_can_be_taken_as_done_by_hand(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: 'exit 4', next: b}, b: {run: 'echo b >> \"$LEDGER\"', next: succeeded}}\n")
     run = durun.start(1)
