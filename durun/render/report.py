@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from durun.plan.units import show_duration
 from durun.render import document as doc
 from durun.render.text import UNDO, can_do, moved, plain
 from durun.values import NamedTuple
@@ -140,7 +141,8 @@ def _summary(run: dict[str, Json], more: Shown) -> Section:
     facts.append(("where", f"{run['pins']['directory']}" + (f" on {more.host}" if more.host else "")))
     parts: list[Any] = [Facts(facts)]
     for w in run["waiting_for"]:
-        until = f", until {w['until']}" if w["until"] else f", {w['left']:g} s left" if w["left"] is not None else ""
+        left = f", {show_duration(round(w['left'] * 1000))} left" if w["left"] is not None else ""
+        until = f", until {w['until']}" if w["until"] else left
         at = f"{w['path']}: " if w["path"] else ""
         parts += [Words(f"It waits: {at}{w['message']}{until}."), Code(w["command"].replace(" | ", "\n"), "sh")]
     if run["status"] not in ("waiting", "blocked") and (ways := can_do(run)):

@@ -139,7 +139,7 @@ def _where(w: dict[str, Json], doc: dict[str, Json]) -> str:
 def _until(w: dict[str, Json], now: int | None = None) -> str:
     """Until when it waits, where its message does not say it; of a paused run what is left of that."""
     if w.get("left") is not None:
-        return f", {show_duration(int(w['left'] * 1000))} left"
+        return f", {show_duration(round(w['left'] * 1000))} left"
     if not w["until"] or w["until"] in w["message"]:
         return ""
     return f", until {w['until']}" if now is None else f", {coming(moment(w['until']), now)}"

@@ -472,7 +472,7 @@ def test_of_a_time_that_stands_still_it_is_said_what_is_left_and_never_when_it_c
     assert durun.show(run)["waiting_for"] == doc["waiting_for"]
     asked = json.loads(durun("inbox", "--json").stdout)["inbox"][0]
     assert (asked["path"], asked["until"], asked["left"]) == ("all.asks.q", *times(doc["waiting_for"])["all.asks.q"])
-    for text in (durun("show", run).stdout, durun("inbox").stdout):
+    for text in (durun("show", run).stdout, durun("inbox").stdout, durun("report", run).stdout):
         assert "Well?, 1h59m left" in text and doc["updated_at"][:4] + "-" not in text.partition("Well?")[2].partition("\n")[0]
     durun("resume", run, "--no-wait", exit=3)
     assert set(times(durun.show(run)["waiting_for"])) == moving | {"all.at.u"}
