@@ -394,6 +394,8 @@ def output(run: str, state: str | None = None, *, json: bool = False, db: str | 
     there, value = read.output_of(file, no, state) if child is None else _given(file, child, state)
     if not there:
         s = _summary(file, no, child, alive_in(file.path))
+        if state is not None:
+            _refuse_unknown(file, no, child, state)
     if not there and not (state is None and s.status == "succeeded"):  # a plan without `output` gives null
         what = f"state {state} of run {s.id}" if state else f"run {s.id}"
         raise NotPossible(f"{what} has no output; the run is {s.status}")

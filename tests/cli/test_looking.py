@@ -143,6 +143,14 @@ def test_a_run_that_ends_as_it_is_born_has_one_time_for_that(durun: Program) -> 
     assert json.loads(durun("ls", "--json").stdout)["runs"][0]["updated_at"] == last["at"]
 
 
+def test_a_state_that_a_plan_has_not_is_named_as_that_also_where_its_output_is_asked_for(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: [echo], next: b}, b: {wait: {signal: go}, next: succeeded}}\n")
+    id = durun.start(3)
+    for word in ("output", "logs"):
+        assert durun(word, id, "aa", exit=10).stderr == f"run {id} has no state 'aa'; it has a, b\n"
+    assert durun("output", id, "b", exit=10).stderr == f"state b of run {id} has no output; the run is waiting\n"
+
+
 def test_before_there_is_a_database_nothing_is_left_to_be_delivered_and_work_can_begin(durun: Program) -> None:
     assert json.loads(durun("outbox", "ls", "--json").stdout)["messages"] == [] and not durun.db.exists()
     assert "can be done now" in durun("work", "--once").stderr
