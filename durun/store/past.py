@@ -105,6 +105,8 @@ def _row(store: Store, no: int, plan: Plan, at: Checkpoint, name: str, how: Json
         return StateRow("", name, ended=True, error=how["error"], exit=how["error"].get("exit"))
     if how.get("effect") is not None:
         effect = store.effect(store.file.db, no, how["effect"])
+        if plan["states"][name].get("background"):  # it was left to be delivered: how that went is not its own
+            return StateRow("", name, 0, True, effect=effect.no)
         return StateRow("", name, 0, True, effect.output, effect.no, effect.has_output, exit=effect.exit)
     kind = plan["states"][name]["kind"]
     then = (no, how.get("name", name), how["visit"])
