@@ -220,7 +220,8 @@ def birth_of(plan: Plan, source: str, file: str, values: Json) -> Birth:
         pins["secrets"] = secrets
     text, plan_digest = canonical_text(plan), digest(plan)
     try:
-        at = "-" if file == "-" else os.path.abspath(file).encode("utf-8", "replace").decode()
+        # what came through a pipe (`<(…)`) is as gone as stdin
+        at = os.path.abspath(file).encode("utf-8", "replace").decode() if file != "-" and os.path.isfile(file) else "-"
         directory = _utf8(os.getcwd(), "the working directory")
     except FileNotFoundError:
         raise PlanRefused("the working directory is gone: a run needs one to run its commands in") from None

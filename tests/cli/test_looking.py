@@ -143,6 +143,12 @@ def test_a_run_that_ends_as_it_is_born_has_one_time_for_that(durun: Program) -> 
     assert json.loads(durun("ls", "--json").stdout)["runs"][0]["updated_at"] == last["at"]
 
 
+def test_a_plan_that_came_through_a_pipe_is_never_said_to_be_gone(durun: Program) -> None:
+    plan = durun.plan("start: a\nstates: {a: {wait: {signal: go}, next: succeeded}}\n").read_text()
+    id = durun("start", "/dev/stdin", "-q", input=plan, exit=3).stdout.strip()
+    assert "since it started" not in durun("resume", id, exit=3).stderr and "/dev" not in durun("show", id).stdout
+
+
 def test_a_state_that_a_plan_has_not_is_named_as_that_also_where_its_output_is_asked_for(durun: Program) -> None:
     durun.plan("start: a\nstates: {a: {run: [echo], next: b}, b: {wait: {signal: go}, next: succeeded}}\n")
     id = durun.start(3)
