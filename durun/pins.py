@@ -322,8 +322,16 @@ class _Mover:
                 self.goes.append((scope, target or wanted))
             case _:
                 self._safe(p, path)
-                fan.withdraw(self.d, self._old(p))
+                self._withdraw(self._old(p))
                 self._anew(stands, wanted)
+
+    def _withdraw(self, p: Position) -> None:
+        """What it waits to begin never will be, as the old plan sees it. An undo stays registered with that plan."""
+        old = Draft(self.old, self.at, self.d.moment, self.evaluate)
+        old.move = self.d.move
+        fan.withdraw(old, p)
+        if p.effect is not None:
+            old.move.undos.pop(p.effect, None)
 
     def _old(self, p: Position) -> Position:
         return self.at.positions[p.scope]

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from durun.errors import ExpressionError, PlanRefused
-from durun.machine import scope, timer, undo, walk
+from durun.machine import poll, scope, timer, undo, walk
 from durun.machine.draft import NONE, Draft, policy
 from durun.machine.model import Item, Phase, Position, StateRow
 from durun.machine.outcome import IN_DOUBT, NOT_DONE
@@ -358,7 +358,9 @@ def withdraw(d: Draft, p: Position) -> None:
     """What was intended here and has not begun never will, unless somebody takes it up."""
     for no in (p.effect, p.asking):
         effect = d.effect(no) if no is not None else None
-        if effect is not None and effect.status == "waiting":
+        if effect is not None and effect.status == "waiting" and no == p.effect and poll.has_asked(d, p):
+            poll.withdraw(d, p)
+        elif effect is not None and effect.status == "waiting":
             how = "withdrawn" if effect.first_at is None else IN_DOUBT if p.unsure else NOT_DONE
             made = effect.attempt if how == "withdrawn" else max(1, effect.attempt - 1)  # the attempt it waited for was not made
             d.put_effect(effect._replace(status=how, attempt=made, ended_at=d.moment.now))

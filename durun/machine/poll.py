@@ -16,7 +16,7 @@ from typing import Any
 from durun.errors import ExpressionError
 from durun.machine import clock, doubt, request, undo, walk
 from durun.machine.draft import Draft
-from durun.machine.model import Phase, Position
+from durun.machine.model import Effect, Phase, Position
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE, Outcome
 
 Json = Any
@@ -132,14 +132,30 @@ def is_over(d: Draft, p: Position) -> bool:
     return "poll" in d.state(p) and p.round > 1 and clock.window_left(d, p) < 0
 
 
+def has_asked(d: Draft, p: Position) -> bool:
+    """Whether a position polls, and the round that waits is not its first."""
+    return p.round > 1 and "poll" in d.state(p)
+
+
 def late(d: Draft, p: Position) -> str | None:
-    """A round that waited never begins: the effect stands as the round before left it."""
+    """A round that waited never begins."""
+    _as_before(d, p)
+    return _out_of_time(d, p._replace(round=p.round - 1))
+
+
+def withdraw(d: Draft, p: Position) -> None:
+    """The same, where its run or what it is a part of ends without it: what the rounds before may have done is not forgotten."""
+    effect = _as_before(d, p)
+    undo.learnt(d, p, effect.status, output=effect.output)
+
+
+def _as_before(d: Draft, p: Position) -> Effect:
+    """The effect stands as the round before the one that waits left it."""
     assert p.effect is not None
     effect = d.effect(p.effect)
     done = effect.exit in d.state(p).get("expect", [0])
     how = DONE if done else NOT_DONE if effect.exit is not None else IN_DOUBT
-    d.put_effect(effect._replace(status=how, attempt=p.round - 1))
-    return _out_of_time(d, p._replace(round=p.round - 1))
+    return d.put_effect(effect._replace(status=how, attempt=p.round - 1, ended_at=d.moment.now))
 
 
 def taken_up(d: Draft, p: Position) -> str | None:

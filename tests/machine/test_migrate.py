@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,6 +323,26 @@ def test_what_was_done_is_undone_as_the_plan_said_under_which_it_was_done() -> N
     world.end("a~undo")
     world.give(NothingOwed(0))
     assert world.at.run.status is Status.COMPENSATED, "one that failed is tried again as the old plan's too"
+
+
+@pytest.mark.parametrize("polls", [False, True])
+def test_what_waits_to_begin_is_withdrawn_also_where_its_state_has_another_name(polls: bool, tmp_path: Path) -> None:
+    """A first attempt never was; of a poll the round before is undone, should it come to that, as its own plan says."""
+    a = {**RUN, "compensate": {"run": ["undo a"]}, **OK}
+    a |= {"poll": {"until": "false", "every": "1h", "for": "9h"}} if polls else {}
+    world = World(plan_of({"first": {**RUN, "next": "a"}, "a": a}), str(tmp_path))
+    if polls:
+        world.end("first")
+        world.end("a")
+    else:
+        world.moment = lambda: World.moment(world)._replace(place=None)  # type: ignore[method-assign]
+        world.end("first")
+    assert world.at.effects[2].status == "waiting"
+    move(world, plan_of({"first": {**RUN, "next": "b"}, "b": {**RUN, **OK}}), map={"a": "b"})
+    assert world.store is not None
+    found = world.store.effect(world.store.file.db, 1, 2)
+    undos = rows(world.store.file.db, "SELECT status FROM undos")
+    assert (found.status, undos) == (("done", [("registered",)]) if polls else ("withdrawn", [("not_needed",)]))
 
 
 def test_what_is_inside_a_map_goes_along_item_by_item() -> None:

@@ -466,16 +466,24 @@ def test_a_run_that_compensates_takes_no_signal_any_more(folder: str) -> None:
         world.give(Signal("go"))
 
 
-def test_a_poll_that_a_cancel_ended_after_an_answer_is_undone(folder: str) -> None:
+@pytest.mark.parametrize("when", ["in its round", "between two rounds"])
+def test_a_poll_that_a_cancel_ended_after_an_answer_is_undone(folder: str, when: str) -> None:
     state = {
         "run": ["x"], "idempotent": True, "output": "text", "compensate": {"run": ["undo", "${{ output }}"]},
         "poll": {"until": "output == 'yes'", "for": "1h"}, "next": "succeeded",
     }  # fmt: skip
     world = Undoing(plan_of({"a": state}, on_cancel="compensate"), folder)
-    world.give(Cancel())
-    world.end("a", 0, "cancel", stdout=b"no")
+    if when == "in its round":
+        world.give(Cancel())
+        world.end("a", 0, "cancel", stdout=b"no")
+    else:
+        world.end("a", stdout=b"no")
+        world.give(Cancel())
     world.undo_all()
     assert (world.at.run.status, world.undone) == (Status.COMPENSATED, ["a"])
+    assert world.store is not None
+    stored = world.store.effect(world.store.file.db, 1, 1)
+    assert (stored.status, stored.attempt) == ("done", 1), "the second round was never begun"
 
 
 # --- random histories ---
