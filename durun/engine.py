@@ -215,6 +215,8 @@ class Engine:
             for move in moves:
                 apply(self.at, move)
         self._ahead = None
+        if any(move.owed_again for move in moves):
+            self._owed = []  # the youngest comes first
         try:
             self.perform(*moves)
         finally:  # while what was to begin is being begun

@@ -343,3 +343,25 @@ def stops(folder: Folder, moments: Moments, death: dict[str, bool]) -> None:
 @pytest.mark.parametrize("death", ["driver", "driver, keeper and commands"])
 def test_a_map_that_stops_its_items_survives_a_kill_at_every_moment(tmp_path: Path, death: str) -> None:
     every_moment(tmp_path, death, lambda folder, moments: stops(folder, moments, DEATHS[death]), least=15)
+
+
+def test_an_undo_that_failed_and_is_owed_again_while_others_are_left_comes_before_those_that_are_older(tmp_path: Path) -> None:
+    def undo(name: str) -> str:
+        return f"compensate: {{run: 'echo {name} >> \"$LEDGER\"; test {name} != c || test -e mended'}}"
+
+    text = (
+        f"{HEAD.format('again')}start: a\nstates:\n  a: {{run: 'true', {undo('a')}, next: b}}\n"
+        f"  b: {{run: 'kill -9 $$', {undo('b')}, catch: [{{on: [killed], next: c}}], next: c}}\n"
+        f"  c: {{run: 'true', {undo('c')}, next: compensated}}\n"
+    )
+    driving = Driving(tmp_path)
+    engine = driving.start(text, env={"LEDGER": str(tmp_path / "ledger"), "GATE": ""})
+    engine.drive()
+    assert engine.at.run.reason == "in_doubt", "whether b happened; c could not be undone"
+    (tmp_path / "mended").touch()
+    engine.move(Compensate())
+    engine.move(Resolve("happened"))
+    engine.drive()
+    assert engine.at.run.status is Status.COMPENSATED
+    assert (tmp_path / "ledger").read_text().split() == ["c", "b", "c", "a"]
+    driving.leave()
