@@ -156,6 +156,7 @@ class Engine:
         self.lingers = False  # a once that is to be undone lives
         self._seen = -1
         self._foreseen: Foreseen | None = None  # of the checkpoint as it stands
+        self._refused: Refusal | None = None  # by the last move: an event, after words that were accepted
         self._foresaw = -1  # moves of the run when that was tried
         self._ahead: Checkpoint | None = None  # how it stands once what several events have led to is committed
         self._stopping = ""
@@ -178,7 +179,10 @@ class Engine:
         """Decides, commits, and begins what was committed. The notes that lie there are heard in the same commit."""
         moment = self._moment()
         self.held, moves = self.store.commit(self.held, self.at.run, lambda notes: self._made(events, notes, moment), moment.now)
+        refused, self._refused = self._refused, None
         self._took(moves)
+        if refused is not None:
+            raise refused
 
     def _made(self, events: tuple[Happening, ...], notes: list[Note], moment: Moment) -> list[Move]:
         """The moves that these events lead to: the one that was foreseen, or what is decided now."""
@@ -205,7 +209,7 @@ class Engine:
 
     def took(self, held: Held, moves: list[Move]) -> None:
         """These moves were committed."""
-        self.held = held
+        self.held, self._refused = held, None
         self._took(moves)
 
     def _took(self, moves: list[Move]) -> None:
@@ -238,7 +242,13 @@ class Engine:
             if isinstance(what, Note):
                 moves.append(hear(self.plan, at, what, moment, self.evaluate))
             elif self._still(at, what, moment):
-                moves.append(decide(self.plan, at, what, moment, self.evaluate))
+                try:
+                    moves.append(decide(self.plan, at, what, moment, self.evaluate))
+                except Refusal as e:
+                    if not moves or not words:
+                        raise
+                    self._refused = e  # what was said before was accepted, and stands
+                    continue
             else:
                 continue
             if at is not self.at:
@@ -254,6 +264,8 @@ class Engine:
             return self.turns is not None and self.turns.is_worth(at, moment)
         if isinstance(event, Go | Due | Settle):
             return at.positions.get(event.scope) == self.at.positions.get(event.scope)
+        if isinstance(event, TimeOver):
+            return at.run.status not in TERMINAL and at.run.cancel is None
         return True
 
     def perform(self, *moves: Move) -> None:
@@ -352,9 +364,12 @@ class Engine:
 
     def take_up(self, state: str | None = None, *, failed_items: bool = False) -> None:
         """A person resumes the run: what was paused or has failed, or its failed items, at `state` where one is named."""
+        stood = self.at.run.status
+        if self.at.run.restored is None and self.noted():
+            self.move()  # what a driver before has not heard any more: it may have led elsewhere
         if failed_items:
             self.move(TakeUp(state, failed_items=True))
-        elif state is not None or self.at.run.status in (Status.FAILED, Status.PAUSED):
+        elif state is not None or (stood in (Status.FAILED, Status.PAUSED) and self.at.run.status is stood):
             self.move(TakeUp(state))
 
     def drive(self, *, wait: bool = True, sit: bool = False) -> None:

@@ -21,7 +21,7 @@ from program import COMMAND, Program, until
 from durun.effects.locks import driver_alive
 from durun.engine import World, real_world, tell
 from durun.errors import NotPossible
-from durun.machine.events import Answer, Due, Signal
+from durun.machine.events import Answer, Cancel, Due, Pause, Signal, TimeOver
 from durun.machine.model import Status
 from durun.plan.expressions import Evaluator
 
@@ -493,6 +493,45 @@ def test_a_signal_left_to_a_driver_that_died_is_taken_by_the_next_who_says_somet
     assert at.run.status is Status.SUCCEEDED
     assert [at.states["", name].output for name in "ab"] == [1, 2]
     giver.leave_as_told()
+
+
+@pytest.mark.parametrize(("no", "ends"), [(False, Status.SUCCEEDED), (True, Status.FAILED)])
+@pytest.mark.parametrize("then", ["resumed", "cancelled"])
+def test_an_answer_left_to_the_driver_of_a_paused_run_stands_whatever_is_asked_of_the_run_next(
+    tmp_path: Path, no: bool, ends: Status, then: str
+) -> None:
+    driving = Driving(tmp_path)
+    engine = driving.start("durun: 1\nname: t\nstart: a\nstates: {a: {approval: {message: m}, next: succeeded}}\n")
+    engine.drive()
+    engine.move(Pause())
+    answer = Answer(by="ann", reject=no)
+    assert tell(driving.store, 1, engine.plan, answer, driving.world, lambda _: True, Evaluator()).driven
+    driving.die()
+    until(lambda: not driver_alive(driving.path + ".d", driving.commands.place))
+    second = Driving(tmp_path)
+    engine = second.take()
+    if then == "resumed":
+        engine.take_up()
+    else:
+        with pytest.raises(NotPossible, match=f"already {ends}"):
+            engine.move(Cancel())
+    assert (engine.at.run.status, second.store.load(1).run.status, second.store.notes(1)) == (ends, ends, [])
+    second.leave()
+
+
+def test_an_answer_that_finds_the_time_of_the_run_over_does_not_keep_its_driver_from_saying_so(tmp_path: Path) -> None:
+    clock = [1_000_000_000]
+    world = World(lambda: clock[0], lambda: clock[0], lambda: 0.5, "boot")
+    fan = "a: {start: x, states: {x: {approval: {message: m}, next: succeeded}}}, b: {start: y, states: {y: {wait: 1h, next: succeeded}}}"
+    text = f"durun: 1\nname: t\ntimeout: 1m\nstart: f\nstates: {{f: {{parallel: {{branches: {{{fan}}}}}, next: succeeded}}}}\n"
+    driving = Driving(tmp_path, world=world)
+    engine = driving.start(text)
+    engine.drive(wait=False)
+    assert tell(driving.store, 1, engine.plan, Answer(by="ann"), world, lambda _: True, Evaluator()).driven
+    clock[0] += 60_000
+    engine.move(TimeOver())
+    assert (engine.at.run.status, engine.at.run.error["name"]) == (Status.FAILED, "run_timeout")
+    driving.leave()
 
 
 # --- a terminal ---
