@@ -165,7 +165,9 @@ def test_killed_whenever_a_state_is_reached_the_first_time_and_after_each_commit
         else:
             driver.kill()
         driver.communicate()
-        if durun.show(run)["status"] == "succeeded":
+        shown = durun.show(run)
+        killed.add(shown["state"])  # by then it may have gone on
+        if shown["status"] == "succeeded":
             break
         driver = durun.begin("resume", run, "-q")
     said = driver.communicate()[1]
