@@ -326,12 +326,10 @@ class _Mover:
                 self._anew(stands, wanted)
 
     def _withdraw(self, p: Position) -> None:
-        """What it waits to begin never will be, as the old plan sees it. An undo stays registered with that plan."""
+        """What it waits to begin never will be, as the old plan sees it."""
         old = Draft(self.old, self.at, self.d.moment, self.evaluate)
         old.move = self.d.move
         fan.withdraw(old, p)
-        if p.effect is not None:
-            old.move.undos.pop(p.effect, None)
 
     def _old(self, p: Position) -> Position:
         return self.at.positions[p.scope]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from durun.machine.scope import parts, path_of, under, undo
+from durun.machine.scope import inside, parts, path_of, under, undo
 from durun.values import NamedTuple
 
 Json = Any
@@ -483,12 +483,17 @@ def _take_away(at: Checkpoint, move: Move) -> None:
     for scope in states:
         for name in at.within.pop(scope, ()):
             del at.states[scope, name]
-    for path in [path for path in at.items if any(under(path, outer) for outer in move.gone)]:
+    for path in [path for path in at.items if _has_gone(move, path)]:
         del at.items[path]
     for scope in positions:
         _place(at, scope, None)
     for path, items in move.fresh.items():
         at.items[path] = list(items)
+
+
+def _has_gone(move: Move, path: str) -> bool:
+    """Whether the state at a path, which holds items, was inside what this move takes away."""
+    return any(under(path, outer) for outer in move.gone) or any(inside(path, outer) for outer in move.fresh)
 
 
 def taken_away(move: Move, scope: str) -> bool:

@@ -9,7 +9,7 @@ from durun.machine import asks, clock, doubt, fan, message, once_step, poll, req
 from durun.machine import scope as scopes
 from durun.machine.draft import LIMIT, Draft, Names, reason_of
 from durun.machine.events import CouldNotStart, Ended
-from durun.machine.model import TERMINAL, Phase, Position, StateRow, Status
+from durun.machine.model import TERMINAL, Effect, Phase, Position, StateRow, Status
 from durun.machine.outcome import (
     DONE,
     IN_DOUBT,
@@ -363,7 +363,7 @@ def acted(d: Draft, p: Position, event: Ended | CouldNotStart) -> None:
 def _hold(d: Draft, p: Position, cause: Json) -> None:
     """Something must be mended before it can be begun: nothing has happened, and nothing is used up."""
     assert p.effect is not None
-    d.put_effect(d.effect(p.effect)._replace(status="waiting", boot=None, place=None))
+    d.put_effect(_not_begun(d.effect(p.effect)))
     if d.run.cancel is not None:
         return doubt.cancelled(d)
     if p.stopping:
@@ -373,15 +373,20 @@ def _hold(d: Draft, p: Position, cause: Json) -> None:
     d.tell("blocked", p, None, reason=reason_of(cause), why=why)
 
 
+def _not_begun(effect: Effect) -> Effect:
+    """An intent that waits once more, as its attempt was certainly not made: where that was to be the first, nothing ever began."""
+    first = effect.first_at if effect.attempt > 1 else None
+    return effect._replace(status="waiting", boot=None, place=None, first_at=first)
+
+
 def moved(d: Draft, p: Position, no: int) -> None:
     """An intent that was certainly never begun: issued again here, left waiting, or withdrawn with a run that was cancelled."""
+    effect = d.put_effect(_not_begun(d.effect(no)))
     if d.run.cancel is not None:
-        d.put_effect(d.effect(no)._replace(status="waiting"))
         return doubt.cancelled(d)
     if p.stopping:
-        d.put_effect(d.effect(no)._replace(status="waiting"))
         return fan.stopped(d, p)
-    effect = d.issue(d.put_effect(d.effect(no)._replace(status="waiting", boot=None, place=None)))
+    effect = d.issue(effect)
     if p.phase is Phase.ACTING:
         d.put(issued(d, p))
     elif effect.status == "waiting":

@@ -471,12 +471,6 @@ class Store:
             pinned.put(db, held.no, birth.trees or {}, birth.files or {})
             [(left,)] = rows(db, "SELECT plan FROM runs WHERE no = ?", (held.no,))
             db.execute("INSERT OR IGNORE INTO plans_left (run, plan) VALUES (?, ?)", (held.no, left))
-            db.execute(
-                "UPDATE undos SET request = json_set(coalesce(request, '{}'), '$.left', ?) WHERE run = ? AND effect > 0"
-                " AND status IN ('registered', 'owed', 'failed') AND (request IS NOT NULL OR status = 'registered')"
-                " AND json_extract(coalesce(request, '{}'), '$.left') IS NULL",
-                (left, held.no),
-            )
             run = moved.move.run
             db.execute(
                 "UPDATE runs SET plan = ?, version = ?, language = ?, file = ?, bound_to = ?, pins = ?, input = ?, types = ?"
@@ -487,7 +481,14 @@ class Store:
                 ),
             )  # fmt: skip
             _one(db, run.id)
-            return self._write(db, held, before, [moved.move], now)
+            right = self._write(db, held, before, [moved.move], now)
+            db.execute(  # what was begun before, also where it is known only now what there is to be undone
+                "UPDATE undos SET request = json_set(coalesce(request, '{}'), '$.left', ?) WHERE run = ? AND effect > 0"
+                " AND effect < ? AND status IN ('registered', 'owed', 'failed')"
+                " AND (request IS NOT NULL OR status = 'registered') AND json_extract(coalesce(request, '{}'), '$.left') IS NULL",
+                (left, held.no, before.next_effect),
+            )
+            return right
 
     # notes
 

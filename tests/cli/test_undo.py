@@ -393,7 +393,7 @@ def test_an_undo_whose_secret_is_gone_for_good_has_a_way_out(durun: Program) -> 
     durun("resolve", run, "a~undo", "--undone")
     doc = durun.show(run)
     assert doc["status"] == "compensated" and logged(doc) == [("a", "undone")]
-    assert [e["status"] for e in doc["effects"]] == ["done", "not_done"]
+    assert [e["status"] for e in doc["effects"]] == ["done", "withdrawn"], "it never began"
 
 
 def test_of_an_undo_that_was_killed_it_is_said_that_it_may_have_happened(durun: Program) -> None:

@@ -83,6 +83,18 @@ def test_a_map_entered_again_in_the_move_that_ended_it_knows_nothing_of_the_roun
     assert (world.at.run.output, list(world.at.positions)) == ([], [""])
 
 
+def test_a_state_entered_again_in_the_move_that_failed_inside_it_forgets_what_was_held_there_as_its_file_does(
+    tmp_path: Path,
+) -> None:
+    inner = {"first": {"run": ["x"], "next": "fan"}, "fan": {"parallel": {"branches": {"b": DO}}, "next": "failed"}}
+    each = {"map": {"items": "[0]", "start": "first", "states": inner}, "catch": [{"on": ["any"], "next": "each"}]}
+    world = World(plan_of({"each": {**each, "next": "succeeded"}}), str(tmp_path))
+    world.end("each[0].first")
+    assert list(world.at.items) == ["each", "each[0].fan"]
+    world.end("each[0].fan.b.do")
+    assert (list(world.at.items), world.under_way()) == (["each"], ["each[0].first"])
+
+
 @pytest.mark.parametrize(
     ("failures", "lost", "ends"), [("50%", 2, "succeeded"), ("40%", 2, "failed"), ("all", 4, "succeeded"), (1, 1, "succeeded")]
 )

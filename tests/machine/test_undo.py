@@ -22,6 +22,7 @@ from durun.machine.events import (
     Go,
     Lost,
     Moment,
+    Moved,
     NextUndo,
     NothingOwed,
     NotStopped,
@@ -231,6 +232,18 @@ def test_what_was_done_is_not_undone_where_the_plan_undoes_only_what_has_failed(
         world.give(Compensate())
     world.undo_all()
     assert (world.at.run.status, world.undone, world.logged()) == (Status.COMPENSATED, [], {"a": "not_needed"})
+
+
+@pytest.mark.parametrize("why", [Moved(1), CouldNotStart(1, 2, "directory")], ids=["its driver died before it began", "held"])
+def test_what_was_to_begin_and_certainly_never_has_is_not_undone_as_failed(folder: str, why: Any) -> None:
+    each = {"a": {"run": ["x"], "compensate": {**UNDO, "after": ["failed"]}, "next": "succeeded"}}
+    each = {"each": {"map": {"items": "[0]", "failures": "all", "start": "a", "states": each}, "next": "succeeded"}}
+    world = Undoing(plan_of(each, on_cancel="compensate"), folder)
+    world.give(Pause())
+    world.give(why)
+    world.give(Cancel())
+    world.undo_all()
+    assert (world.at.run.status, world.undone, world.logged()) == (Status.COMPENSATED, [], {"each[0].a": "not_needed"})
 
 
 def test_it_sees_what_was_there_when_its_effect_was_done(folder: str) -> None:
