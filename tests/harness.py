@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from program import until
+
 from durun.effects.command import Commands
 from durun.effects.http import Sender, Transfer
 from durun.effects.locks import driver_alive, last_sign
@@ -141,6 +143,8 @@ class Driving:
         self.file.close()
         if keeper:
             os.waitpid(self.commands.pid, 0)
+        # what was just being executed closes its copy of the lock a moment later
+        until(lambda: not driver_alive(self.path + ".d", self.commands.place))
 
     def leave_as_told(self) -> None:
         """As a process leaves that drove nothing."""
