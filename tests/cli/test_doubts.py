@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -224,8 +225,9 @@ def the_keeper_dies(durun: Program) -> None:
     keeper = next(p for p in durun.processes() if b"keeper.py" in Path(f"/proc/{p}/cmdline").read_bytes())
     os.kill(keeper, signal.SIGSTOP)
     for pid in durun.processes():
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(keeper):
-            os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it may be gone
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(keeper):
+                os.killpg(pid, signal.SIGKILL)
     os.kill(keeper, signal.SIGKILL)
 
 
