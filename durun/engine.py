@@ -75,6 +75,7 @@ STILL = 5.0  # s after the last signal, before what does not end is left to itse
 STUCK = 10.0  # s after the last signal of a cancel, before what does not end is named
 SIGN = 5000  # ms between signs of life
 TICK = 0.2  # s between looks into the inbox
+BEGINNING = 0.0003  # s that the keeper has to begin a command before the driver looks ahead: they may share a processor
 LEAVING = {"INT": [("INT", 10_000), ("TERM", 10_000), ("KILL", 0)], "TERM": [("TERM", 10_000), ("KILL", 0)], "KILL": [("KILL", 0)]}
 
 
@@ -574,8 +575,13 @@ class Engine:
         over = self._over_in()
         soon = min(ms for ms in (due, over, TICK * 1000) if ms is not None)
         timeout = max(0.0, soon) / 1000
-        self._foresee()
-        found = self.performer.receive(timeout, self.signals.wake)
+        found: list[Happening] = []
+        if self._foresaw != self.held.seq and timeout > BEGINNING:
+            found = self.performer.receive(BEGINNING, self.signals.wake)
+            if not found:
+                self._foresee()
+        if not found:
+            found = self.performer.receive(timeout, self.signals.wake)
         events = self.told_of([listened(event, lambda: self.signals.told) for event in found])
         if events:
             self.move(*events)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # typing and contextlib cost an `ls` more than its query
 
 APPLICATION = 0x6475726E  # "durn"
 VERSION = 1
+HASTE = 0.1  # s of waiting after which it asks more often
 PATIENCE = 30.0  # s that a writer waits for another's lock
 QUIET = 5.0  # s before it says that it waits
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "virtiofs", "fuse", "fuseblk", "ceph"})
@@ -119,7 +120,8 @@ class File:
             self.say(f"another process is writing to {self.path}; waiting up to {PATIENCE:.0f} s")
         if waited > PATIENCE:
             return False
-        time.sleep(0.0005 + os.urandom(1)[0] / 73_000)  # up to 4 ms, by chance
+        most = 0.004 if waited < HASTE else 0.0005  # s: who has waited long asks more often than who has just come
+        time.sleep((0.2 + os.urandom(1)[0] / 255) * most)
         return True
 
     def _ready_to(self, *, look: bool) -> None:
