@@ -25,7 +25,7 @@ from durun.machine.draft import Draft, Evaluate
 from durun.machine.events import Moment
 from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, StateRow, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN
-from durun.plan.canonical import ENDS, Level, Plan, State, own_states
+from durun.plan.canonical import ENDS, Level, Plan, State
 from durun.values import NamedTuple
 
 Json = Any
@@ -549,8 +549,3 @@ def secrets_missing(old: Plan, new: Plan) -> list[str]:
     """The secrets of a plan that another has not, by name."""
     there = [spec["name"] for spec in new.get("secrets", [])]
     return [spec["name"] for spec in old.get("secrets", []) if spec["name"] not in there]
-
-
-def has_undos(plan: Plan) -> bool:
-    """Whether anything of a plan is ever to be undone."""
-    return any("compensate" in state for state in own_states(plan))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from durun.plan import words
-from durun.plan.references import Found, all_states, items, mapping
+from durun.plan.references import Found, all_acts, items, mapping
 
 Json = Any
 Where = tuple[str | int, ...]
@@ -37,13 +37,8 @@ def warnings(data: dict[str, Json], files: Mapping[str, Json]) -> Iterator[Found
         return
     any_of = "|".join(re.escape(path) for path in sorted(files, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w.-])(?:\./)?({any_of})(?![\w-]|\.\w|/)")
-    told = [(("notify", n), mapping(one)) for n, one in enumerate(items(data.get("notify")))]
-    for at, state in [*((at, state) for at, _, state in all_states(data)), *told]:
-        undo = mapping(state.get("compensate"))
-        places = [(at, state), ((*at, "probe"), mapping(state.get("probe"))), ((*at, "compensate"), undo)]
-        places.append(((*at, "compensate", "probe"), mapping(undo.get("probe"))))
-        for where, act in places:
-            yield from _of_act((*where, "run"), act.get("run"), files, pattern)
+    for where, act in all_acts(data):
+        yield from _of_act((*where, "run"), act.get("run"), files, pattern)
 
 
 def _of_act(where: Where, run: Json, files: Mapping[str, Json], pattern: re.Pattern[str]) -> Iterator[Found]:

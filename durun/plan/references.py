@@ -89,6 +89,17 @@ def levels(data: dict[str, Json]) -> list[Level]:
     return found
 
 
+def all_acts(data: dict[str, Json]) -> Iterator[tuple[Where, dict[str, Json]]]:
+    """Whatever may hold a command or a request, as it is written, and where: states, notifies, probes, undos and their probes."""
+    told = [(("notify", n), mapping(one)) for n, one in enumerate(items(data.get("notify")))]
+    for at, state in [*((at, state) for at, _, state in all_states(data)), *told]:
+        undo = mapping(state.get("compensate"))
+        yield at, state
+        yield (*at, "probe"), mapping(state.get("probe"))
+        yield (*at, "compensate"), undo
+        yield (*at, "compensate", "probe"), mapping(undo.get("probe"))
+
+
 def all_states(data: dict[str, Json]) -> Iterator[tuple[Where, str, dict[str, Json]]]:
     """Every state of a plan, with where it stands and its name."""
     for level in levels(data):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from durun.plan.references import Found, all_states, items, mapping
+from durun.plan.references import Found, all_acts, items
 
 Json = Any
 Where = tuple[str | int, ...]
@@ -20,13 +20,8 @@ ANEW = r"(?<!>)[12]?>\|?[ \t]*/dev/(stdout|stderr)(?![\w./-])"
 
 def warnings(data: dict[str, Json]) -> Iterator[Found]:
     """Scripts that empty what they have printed before."""
-    told = [(("notify", n), mapping(one)) for n, one in enumerate(items(data.get("notify")))]
-    for at, state in [*((at, state) for at, _, state in all_states(data)), *told]:
-        undo = mapping(state.get("compensate"))
-        places = [(at, state), ((*at, "probe"), mapping(state.get("probe"))), ((*at, "compensate"), undo)]
-        places.append(((*at, "compensate", "probe"), mapping(undo.get("probe"))))
-        for where, act in places:
-            yield from _of_act((*where, "run"), act.get("run"))
+    for where, act in all_acts(data):
+        yield from _of_act((*where, "run"), act.get("run"))
 
 
 def _of_act(where: Where, run: Json) -> Iterator[Found]:
