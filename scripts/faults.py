@@ -138,8 +138,11 @@ def first_end(case: Case, kind: Kind, fired: bool, exit: int, err: str) -> Itera
 # --- which cases there are ---
 
 
-def calls_of(kind: Kind, who: str, folder: Path) -> dict[str, list[tuple[int, str]]]:
-    """What who may meet a fault calls in a run without one, from its first touch of the database's folder on: (N, line)."""
+def calls_of(kind: Kind, who: str, folder: Path, *, begun: bool = False) -> dict[str, list[tuple[int, str]]]:
+    """What who may meet a fault calls in a run without one, from its first touch of the database's folder on: (N, line).
+
+    With `begun` that of a driver only from the begin of its first effect on: what comes before is the same for every kind.
+    """
     place, wrong = kind.place(folder), list[str]()
     try:
         kind.leave(place, who)
@@ -153,12 +156,13 @@ def calls_of(kind: Kind, who: str, folder: Path) -> dict[str, list[tuple[int, st
         raise SystemExit(f"{kind.name}, without a fault: " + "; ".join(wrong))
     (log,) = folder.glob("strace.log*")
     mark = str(place.db) + (".d" if who in ("driver", "keeper", "resume") else "")
-    count, found, begun = Counter[str](), dict[str, list[tuple[int, str]]](), False
+    count, found, touched, waits = Counter[str](), dict[str, list[tuple[int, str]]](), False, begun and who in ALONE
     for line in log.read_text(errors="replace").splitlines():
         call = line.partition("(")[0]
         count[call] += 1
-        begun = begun or (mark in line and call != "execve")
-        if begun and call in (*CHANGE, *FAILING_BADLY):
+        touched = touched or (mark in line and call != "execve")
+        waits = waits and not (count["fdatasync"] and (call == "sendto" or "/requests>" in line))
+        if touched and not waits and call in (*CHANGE, *FAILING_BADLY):
             found.setdefault(call, []).append((count[call], line))
     return found
 
@@ -184,7 +188,7 @@ def chosen(wanted: argparse.Namespace, who: str) -> bool:
 
 def every_case(kind: Kind, folder: Path, wanted: argparse.Namespace, who: str) -> list[Case]:
     cases = []
-    for call, found in calls_of(kind, who, folder / f"calls-{kind.name}-{who}").items():
+    for call, found in calls_of(kind, who, folder / f"calls-{kind.name}-{who}", begun=wanted.begun).items():
         cases += cases_at(kind.name, who, call, found)
     return [
         c for c in cases
@@ -320,6 +324,7 @@ def options() -> argparse.Namespace:
     p.add_argument("--fault", action="append", default=[], choices=["kill", "kill+", "ENOSPC", "ENOSPC+", "EIO", "EIO+"])
     p.add_argument("--call", action="append", default=[])
     p.add_argument("--marked", action="store_true", help="the calls at which most is at stake, alone")
+    p.add_argument("--begun", action="store_true", help="of a driver only the calls from the begin of its first effect on")
     p.add_argument("--output", type=size, help="instead of all this: a command that prints so much (256M, 10G)")
     p.add_argument("--list", action="store_true", help="only say which cases there are")
     return p.parse_args()
