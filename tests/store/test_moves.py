@@ -49,6 +49,22 @@ def test_a_step_is_one_commit(tmp_path: Path) -> None:
     driving.leave()
 
 
+def test_what_a_step_writes_needs_no_table_of_its_own(tmp_path: Path) -> None:
+    driving = Driving(tmp_path)
+    engine = driving.start(LOOP)
+    statements: set[str] = set()
+    driving.file.db.trace_v2(0x01, lambda event: statements.add(event["sql"]))
+    engine.drive()
+    driving.file.db.trace_v2(0, None)
+    at_its_end = {s for s in statements if s.startswith("UPDATE runs") and " status = ?" in s}  # once a run
+    written = [s for s in statements - at_its_end if s.startswith(("INSERT INTO", "UPDATE", "DELETE"))]
+    assert {word for s in written for word in s.split()[1:3]} >= {"positions", "states", "effects", "history", "runs"}
+    for statement in written:
+        names = [row[1] for row in driving.file.db.execute("EXPLAIN " + statement, (None,) * statement.count("?"))]
+        assert "OpenEphemeral" not in names, f"SQLite would build and drop a table for each row: {statement}"
+    driving.leave()
+
+
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     driving = Driving(tmp_path)
     engine = driving.start(FAILS)

@@ -7,6 +7,9 @@
 -- Times are integer UTC milliseconds. Data is JSON text with sorted keys. What a person with sqlite3 should read are the views
 -- run, event and effect at the end; the tables may change with each version of this file.
 --
+-- What a column may hold is a chain of ORs, what comes most first: for a list behind IN SQLite builds a table of its own, anew for
+-- each row that is written, which costs more than the row.
+--
 -- History: version 1, the first.
 
 CREATE TABLE origin (
@@ -73,8 +76,9 @@ CREATE TABLE runs (
   tools      TEXT,                        -- JSON: name -> {said} or {failed}, what each pinned tool says of itself
   drift      TEXT,                        -- JSON: [{tool, was, now}], the tools that hold it up; null: none does
   vars       TEXT NOT NULL,
-  status     TEXT NOT NULL CHECK (status IN
-    ('running', 'waiting', 'blocked', 'paused', 'compensating', 'succeeded', 'failed', 'cancelled', 'compensated')),
+  status     TEXT NOT NULL CHECK (
+    status = 'running' OR status = 'waiting' OR status = 'blocked' OR status = 'paused' OR status = 'compensating'
+    OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled' OR status = 'compensated'),
   reason     TEXT,
   state      TEXT,                        -- where the run itself stands, for listings
   visit      INTEGER,
@@ -114,7 +118,7 @@ CREATE TABLE pruned (
   id        TEXT PRIMARY KEY,             -- of a run that was started with --id: given again, it says how it ended
   name      TEXT NOT NULL,                -- of its plan
   bound_to  TEXT NOT NULL,
-  status    TEXT NOT NULL CHECK (status IN ('succeeded', 'failed', 'cancelled', 'compensated')),
+  status    TEXT NOT NULL CHECK (status = 'succeeded' OR status = 'failed' OR status = 'cancelled' OR status = 'compensated'),
   ended_at  INTEGER NOT NULL,
   pruned_at INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -134,8 +138,10 @@ CREATE TABLE positions (
   scope  TEXT NOT NULL,                   -- '' for the run itself
   state  TEXT NOT NULL,
   visit  INTEGER NOT NULL,
-  phase  TEXT NOT NULL CHECK (phase IN
-    ('ready', 'acting', 'delayed', 'queued', 'waiting', 'asked', 'listening', 'lost', 'probing', 'doubt', 'held', 'inside', 'failed', 'ended')),
+  phase  TEXT NOT NULL CHECK (
+    phase = 'acting' OR phase = 'inside' OR phase = 'ready' OR phase = 'delayed' OR phase = 'queued'
+    OR phase = 'waiting' OR phase = 'asked' OR phase = 'listening' OR phase = 'lost' OR phase = 'probing'
+    OR phase = 'doubt' OR phase = 'held' OR phase = 'failed' OR phase = 'ended'),
   effect INTEGER,
   asking INTEGER,
   due    INTEGER,
@@ -177,7 +183,8 @@ CREATE TABLE items (
   no     INTEGER NOT NULL,                -- from 0, in the order they begin
   label  TEXT NOT NULL,
   item   TEXT NOT NULL,                   -- JSON
-  status TEXT NOT NULL CHECK (status IN ('not_begun', 'begun', 'succeeded', 'failed', 'stopped')),
+  status TEXT NOT NULL CHECK (
+    status = 'begun' OR status = 'succeeded' OR status = 'not_begun' OR status = 'failed' OR status = 'stopped'),
   output TEXT,
   error  TEXT,
   PRIMARY KEY (run, path, no)
@@ -189,11 +196,12 @@ CREATE TABLE effects (
   scope       TEXT NOT NULL,
   state       TEXT NOT NULL,
   visit       INTEGER NOT NULL,
-  kind        TEXT NOT NULL CHECK (kind IN ('run', 'http', 'probe', 'undo', 'once')),
+  kind        TEXT NOT NULL CHECK (kind = 'run' OR kind = 'http' OR kind = 'probe' OR kind = 'undo' OR kind = 'once'),
   key         TEXT NOT NULL,
   request     TEXT NOT NULL,              -- JSON, frozen
-  status      TEXT NOT NULL CHECK (status IN
-    ('waiting', 'begin', 'done', 'not_done', 'not_certain', 'in_doubt', 'withdrawn')),
+  status      TEXT NOT NULL CHECK (
+    status = 'begin' OR status = 'done' OR status = 'waiting' OR status = 'not_done' OR status = 'not_certain'
+    OR status = 'in_doubt' OR status = 'withdrawn'),
   attempt     INTEGER NOT NULL,
   boot        TEXT,                       -- the boot and the place it was issued to
   place       TEXT,
@@ -209,7 +217,8 @@ CREATE TABLE effects (
 CREATE TABLE undos (
   run           INTEGER NOT NULL REFERENCES runs (no),
   effect        INTEGER NOT NULL,         -- what it undoes; registered with the intent of that effect
-  status        TEXT NOT NULL CHECK (status IN ('registered', 'owed', 'undone', 'not_needed', 'failed')),
+  status        TEXT NOT NULL CHECK (
+    status = 'registered' OR status = 'owed' OR status = 'undone' OR status = 'not_needed' OR status = 'failed'),
   request       TEXT,                     -- rendered when the effect is done
   key           TEXT NOT NULL,
   error         TEXT NOT NULL,            -- why it could not be rendered
@@ -220,7 +229,9 @@ CREATE TABLE undos (
 CREATE TABLE messages (
   run     INTEGER NOT NULL REFERENCES runs (no),
   effect  INTEGER NOT NULL,               -- what is delivered, while its run goes on; born with the intent of that effect
-  status  TEXT NOT NULL CHECK (status IN ('waiting', 'sending', 'delivered', 'dead', 'dropped', 'withdrawn')),
+  status  TEXT NOT NULL CHECK (
+    status = 'waiting' OR status = 'sending' OR status = 'delivered' OR status = 'dead' OR status = 'dropped'
+    OR status = 'withdrawn'),
   ordered INTEGER NOT NULL,               -- 1: after those before it; 0: it waits for none and holds none back
   due     INTEGER,                        -- when it may be delivered, where it waits
   data    TEXT NOT NULL,                  -- JSON: its rules, what was counted, its probe and its undo as they were rendered
