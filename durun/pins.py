@@ -23,7 +23,7 @@ from durun.machine import asks, clock, doubt, fan, message, walk
 from durun.machine import scope as scopes
 from durun.machine.draft import Draft, Evaluate
 from durun.machine.events import Moment
-from durun.machine.model import TERMINAL, Checkpoint, Move, Phase, Position, StateRow, Status
+from durun.machine.model import TERMINAL, Checkpoint, Gone, Move, Phase, Position, StateRow, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN
 from durun.plan.canonical import ENDS, Level, Plan, State
 from durun.values import NamedTuple
@@ -286,7 +286,7 @@ class _Mover:
         scope, name = self._moved(p.scope), self._name(p.scope, p.state)
         level, path = scopes.level(self.new, scope), scopes.path_of(p.scope, p.state)
         if scope != p.scope:
-            self.d.move.gone[p.scope] = True
+            self.d.move.gone[p.scope] = Gone(None, items=True)
         p = self._inner_data(p, scope)
         goes_to = p.target if p.phase in (Phase.READY, Phase.FAILED) else None
         target = self._name(p.scope, goes_to) if goes_to is not None and goes_to not in ENDS else goes_to

@@ -13,6 +13,7 @@ from durun.machine.model import (
     Checkpoint,
     Effect,
     Event,
+    Gone,
     Holders,
     Item,
     Move,
@@ -175,7 +176,8 @@ class Draft:
         for inner in [s for s in move.positions if scopes.under(s, scope)]:
             del move.positions[inner]
         inner_paths = {p for p in (*move.fresh, *self.at.items) if scopes.under(p, scope)}
-        move.gone[scope] = bool(inner_paths) or move.gone.get(scope, False)
+        rows = None if inner_paths or self.at.deep else self.at.within.get(scope, ())
+        move.gone[scope] = Gone(rows, bool(inner_paths)).after(move.gone.get(scope))
         if not inner_paths:
             return
         for path in inner_paths & set(move.fresh):

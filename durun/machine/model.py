@@ -27,6 +27,7 @@ __all__ = [
     "Checkpoint",
     "Effect",
     "Event",
+    "Gone",
     "Item",
     "Message",
     "Move",
@@ -357,6 +358,20 @@ class Checkpoint:
         return isinstance(other, Checkpoint) and all(getattr(self, name) == getattr(other, name) for name in same)
 
 
+class Gone(NamedTuple):
+    """What a scope that has ended leaves to be taken away: its position, the rows of its states, and all that lies inside it."""
+
+    rows: tuple[str, ...] | None  # the states that have one, where nothing lies inside it; None: something may
+    items: bool = False  # whether that may be items
+
+    def after(self, before: Gone | None) -> Gone:
+        """The same, where it had ended before in what is stored together."""
+        if before is None:
+            return self
+        known = None if self.rows is None or before.rows is None else tuple(dict.fromkeys(before.rows + self.rows))
+        return Gone(known, self.items or before.items)
+
+
 class Shares:
     """What a move changes of what all runs share: places of limits, and who waits for one."""
 
@@ -386,7 +401,7 @@ class Move:
         self.effects: dict[int, Effect] = {}
         self.fresh: dict[str, list[Item]] = {}  # containers entered anew: what was inside is taken away first
         self.items: dict[tuple[str, int], Item] = {}
-        self.gone: dict[str, bool] = {}  # scopes that have ended: what was inside them is taken away; whether that may be items
+        self.gone: dict[str, Gone] = {}  # scopes that have ended: what was inside them is taken away
         self.undos: dict[int, Undo] = {}
         self.undo_status: dict[int, tuple[str, int | None]] = {}  # effect -> (status, the effect that undid it)
         self.owed_again = False  # undos that failed are owed again

@@ -45,8 +45,8 @@ def _lay_over(made: Move, move: Move) -> None:
     made.fresh.update(move.fresh)
     made.items.update(move.items)
     made.undos.update(move.undos)
-    for scope, held in move.gone.items():
-        made.gone[scope] = held or made.gone.get(scope, False)
+    for scope, left in move.gone.items():
+        made.gone[scope] = left.after(made.gone.get(scope))
     made.history += move.history
 
 
@@ -54,7 +54,7 @@ def _leave_out(made: Move, move: Move) -> None:
     """What was set before, and a move takes away."""
     made.positions = {scope: p for scope, p in made.positions.items() if not taken_away(move, scope)}
     made.states = {key: row for key, row in made.states.items() if not taken_away(move, key[0])}
-    if made.fresh or move.fresh or any(move.gone.values()):
+    if made.fresh or move.fresh or any(left.items for left in move.gone.values()):
         gone = {path for path in (*made.fresh, *(path for path, _ in made.items)) if _is_emptied(move, path)}
         made.fresh = {path: items for path, items in made.fresh.items() if path not in gone}
         made.items = {key: item for key, item in made.items.items() if key[0] not in gone}

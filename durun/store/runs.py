@@ -646,7 +646,7 @@ class Store:
             db.executemany(UPDATE_ITEM, [(*_item_end(i), run, i.path, i.no) for i in changed])
         for scope, position in move.positions.items():
             if position is None:
-                db.execute("DELETE FROM positions WHERE run = ? AND scope = ?", (run, scope))
+                db.execute(TAKE_POSITION, (run, scope))
         standing = [(run, *_position_row(p)) for p in move.positions.values() if p is not None]
         if standing:
             db.executemany(UPSERT_POSITION, standing)
@@ -692,14 +692,19 @@ class Store:
         """What was inside a state that is entered anew, and inside scopes that have ended."""
         inside = [(run, f"{path}{a}", f"{path}{b}") for path in move.fresh for a, b in ((".", "/"), ("/", "0"), ("[", "\\"))]
         items = list(inside)
-        for scope, held in move.gone.items():
+        alone = {scope: left.rows for scope, left in move.gone.items() if left.rows is not None}
+        for scope, left in move.gone.items():
             # a scope, and all that begins with it and a dot: no name goes on with what sorts before `/`
             all_of_it = (run, scope, scope[:-1] + "0" if scope.endswith("/") else scope + "/")
-            inside.append(all_of_it)
-            if held:
+            if left.rows is None:
+                inside.append(all_of_it)
+            if left.items:
                 items.append(all_of_it)
-        for sql in TAKE_AWAY:
+        for sql in TAKE_AWAY if inside else ():
             db.executemany(sql, inside)
+        if alone:
+            db.executemany(TAKE_POSITION, [(run, scope) for scope in alone])
+            db.executemany(TAKE_STATE, [(run, scope, name) for scope, names in alone.items() for name in names])
         if items:
             db.executemany(TAKE_ITEMS, items)
         for path, fresh in move.fresh.items():
@@ -866,6 +871,8 @@ TAKE_AWAY = (  # what stands inside another, from one path to the next that is n
     "DELETE FROM positions WHERE run = ? AND scope >= ? AND scope < ?",
     "DELETE FROM states WHERE run = ? AND scope >= ? AND scope < ?",
 )
+TAKE_POSITION = "DELETE FROM positions WHERE run = ? AND scope = ?"  # by its key: for a stretch SQLite makes a list of keys first
+TAKE_STATE = "DELETE FROM states WHERE run = ? AND scope = ? AND state = ?"
 TAKE_ITEMS = "DELETE FROM items WHERE run = ? AND path >= ? AND path < ?"
 HOW = ("status", "attempt", "boot", "place", "first_at", "ended_at", "exit", "error", "output")  # what changes of an effect
 INTENT = ("no", "scope", "state", "visit", "kind", "key", "request", "intended_at")

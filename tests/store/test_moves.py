@@ -35,6 +35,14 @@ states:
   a: {run: [sh, -c, 'echo "{\\"x\\": [1, null, 2.5]}"'], output: json, assign: {n: '${{ output }}'}, next: b}
   b: {run: 'echo oops >&2; exit 3', retry: {max_attempts: 5, initial_interval: 1h}, next: succeeded}
 """
+MAP = """
+durun: 1
+name: many
+start: each
+states:
+  each: {map: {items: '[1, 2, 3, 4, 5]', run: [/bin/true], concurrency: 2}, next: succeeded}
+"""
+STEP = {"positions", "states", "effects", "history", "runs"}
 
 
 def test_a_step_is_one_commit(tmp_path: Path) -> None:
@@ -49,16 +57,17 @@ def test_a_step_is_one_commit(tmp_path: Path) -> None:
     driving.leave()
 
 
-def test_what_a_step_writes_needs_no_table_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("plan", "tables"), [(LOOP, STEP), (MAP, {*STEP, "items"})])
+def test_what_a_step_writes_needs_no_table_of_its_own(tmp_path: Path, plan: str, tables: set[str]) -> None:
     driving = Driving(tmp_path)
-    engine = driving.start(LOOP)
+    engine = driving.start(plan)
     statements: set[str] = set()
     driving.file.db.trace_v2(0x01, lambda event: statements.add(event["sql"]))
     engine.drive()
     driving.file.db.trace_v2(0, None)
     at_its_end = {s for s in statements if s.startswith("UPDATE runs") and " status = ?" in s}  # once a run
     written = [s for s in statements - at_its_end if s.startswith(("INSERT INTO", "UPDATE", "DELETE"))]
-    assert {word for s in written for word in s.split()[1:3]} >= {"positions", "states", "effects", "history", "runs"}
+    assert {word for s in written for word in s.split()[1:3]} >= tables
     for statement in written:
         names = [row[1] for row in driving.file.db.execute("EXPLAIN " + statement, (None,) * statement.count("?"))]
         assert "OpenEphemeral" not in names, f"SQLite would build and drop a table for each row: {statement}"
