@@ -159,6 +159,7 @@ class Engine:
         self._foreseen: Foreseen | None = None  # of the checkpoint as it stands
         self._refused: Refusal | None = None  # by the last move: an event, after words that were accepted
         self._foresaw = -1  # moves of the run when that was tried
+        self._next: Effect | None = None  # what a move that had been foreseen begins
         self._ahead: Checkpoint | None = None  # how it stands once what several events have led to is committed
         self._stopping = ""
         self._leave_by = 0.0
@@ -187,11 +188,13 @@ class Engine:
 
     def _made(self, events: tuple[Happening, ...], notes: list[Note], moment: Moment) -> list[Move]:
         """The moves that these events lead to: the one that was foreseen, or what is decided now."""
-        foreseen, self._foreseen = self._foreseen, None
+        foreseen, self._foreseen, self._next = self._foreseen, None, None
         if foreseen is not None and not notes and len(events) == 1:
             event = events[0]
             if isinstance(event, Ended) and is_it(foreseen, event, moment):
-                return [fulfilled(foreseen, event, moment)]
+                move = fulfilled(foreseen, event, moment)
+                self._next = move.effects[foreseen.begun]
+                return [move]
         return self._decide(list(events), notes, moment)
 
     def _foresee(self) -> None:
@@ -202,6 +205,7 @@ class Engine:
             self._foreseen = foresee(self.plan, self.at, moment.boot, moment.place, self.evaluate)
             if self._foreseen is not None and self.performer is not None:
                 self.performer.make_ready(self.at.run, self._foreseen.begins)
+                self.store.make_ready(self._foreseen.draft.move)
 
     def words_for(self, events: list[Happening]) -> tuple[Held, Run, Callable[[list[Note]], list[Move]]]:
         """What a commit of several runs together needs of this one; `took` tells it what became of that."""
@@ -214,6 +218,22 @@ class Engine:
         self._took(moves)
 
     def _took(self, moves: list[Move]) -> None:
+        following, self._next = self._next, None
+        if following is not None:  # nothing else is to begin, or to stop: it need not wait for the checkpoint
+            try:
+                self._begin([following])
+            finally:
+                self._lay(moves)
+                self._watch(moves)
+            return
+        self._lay(moves)
+        try:
+            self.perform(*moves)
+        finally:  # while what was to begin is being begun
+            self._watch(moves)
+
+    def _lay(self, moves: list[Move]) -> None:
+        """What was committed becomes the checkpoint."""
         if moves and self._ahead is not None:
             self.at = self._ahead
         else:
@@ -222,11 +242,10 @@ class Engine:
         self._ahead = None
         if any(move.owed_again for move in moves):
             self._owed = []  # the youngest comes first
-        try:
-            self.perform(*moves)
-        finally:  # while what was to begin is being begun
-            for move in moves:
-                self.watch(self.at, move)
+
+    def _watch(self, moves: list[Move]) -> None:
+        for move in moves:
+            self.watch(self.at, move)
 
     def _decide(self, events: list[Happening], notes: list[Note], moment: Moment) -> list[Move]:
         at, moves, self._ahead = self.at, [], None
@@ -274,18 +293,17 @@ class Engine:
         if self.performer is None:
             return
         found = [self.at.effects.get(no) for move in moves for no in move.begin]
-        left = [effect for effect in found if effect is not None and effect.status == "begin"]
-        if left:
-            self.store.file.room()
-        for effect in left[:-1]:
-            self.performer.begin(self.at.run, effect, more=True)
-        for effect in left[-1:]:
-            if self.holds_back:
-                self.performer.begin(self.at.run, effect, more=True)
-            else:
-                self.performer.begin(self.at.run, effect)
+        self._begin([effect for effect in found if effect is not None and effect.status == "begin"])
         for no in [no for move in moves for no in move.stop]:
             self._stop(no)
+
+    def _begin(self, effects: list[Effect]) -> None:
+        assert self.performer is not None
+        if effects:
+            self.store.file.room()
+            for effect in effects[:-1]:
+                self.performer.begin(self.at.run, effect, more=True)
+            self.performer.begin(self.at.run, effects[-1], more=self.holds_back)
 
     def _stop(self, no: int) -> None:
         """Has the command of an effect stopped, as the run was told to stop."""

@@ -166,6 +166,7 @@ class Store:
         self.file = file
         self._literals: set[str] = set()
         self._requests: dict[tuple[int, int], Json] = {}  # those of effects under way, as they are stored
+        self._texts: dict[int, tuple[Json, str]] = {}  # of what the next move may have, by the identity of the value
 
     # birth
 
@@ -598,6 +599,16 @@ class Store:
                 db.execute("RELEASE one")
         return found
 
+    def make_ready(self, move: Move) -> None:
+        """Puts down the texts of a move that may come, so that they need not be made while it is written."""
+        requests = [e.request for e in move.effects.values() if len(e.request.get("script", "")) <= LONG]
+        values = (move.run.vars, *requests, *(event.data for event in move.history if event.data))
+        self._texts = {id(value): (value, canonical_text(value)) for value in values}
+
+    def _text(self, value: Json) -> str:
+        made = self._texts.get(id(value))
+        return made[1] if made is not None and made[0] is value else canonical_text(value)
+
     def _write(self, db: apsw.Connection, held: Held, before: Run | None, moves: list[Move], now: int) -> Held:
         """Moves that are committed together: the row of the run once, and a position that several of them change once."""
         if before is not None and before.status in TERMINAL and moves[-1].run.status not in TERMINAL:
@@ -620,6 +631,7 @@ class Store:
             for move in moves:
                 if move.shares is not None:
                     places.write(db, held.no, move.shares, now)
+        self._texts = {}
         return at
 
     @staticmethod
@@ -672,7 +684,7 @@ class Store:
             db.executemany(
                 "INSERT INTO history (run, no, at, kind, scope, state, visit, attempt, data) VALUES (?,?,?,?,?,?,?,?,?)",
                 [
-                    (held.no, n, now, e.kind, e.scope, e.state, e.visit, e.attempt, canonical_text(e.data) if e.data else "{}")
+                    (held.no, n, now, e.kind, e.scope, e.state, e.visit, e.attempt, self._text(e.data) if e.data else "{}")
                     for n, e in enumerate(move.history, held.events + 1)
                 ],
             )
@@ -731,7 +743,9 @@ class Store:
                 values["attempt"] = effect.attempt
         if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
             values |= {"awake_boot": run.awake_boot, "over_at": run.over_at}
-        for name in ("vars", "error", "ended_by", "cancel", "undoing", "gap", "restored", "tools", "drift"):
+        if before is None or run.vars is not before.vars:
+            values["vars"] = self._text(run.vars)
+        for name in ("error", "ended_by", "cancel", "undoing", "gap", "restored", "tools", "drift"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
         if before is None or run.pivot != before.pivot:
@@ -770,7 +784,7 @@ class Store:
     def _request_text(self, db: apsw.Connection, request: Json) -> str:
         text = request.get("script", "")
         if len(text) <= LONG:
-            return canonical_text(request)
+            return self._text(request)
         digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if digest not in self._literals:
             db.execute("INSERT OR IGNORE INTO literals (digest, text) VALUES (?, ?)", (digest, text))
