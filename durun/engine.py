@@ -20,7 +20,7 @@ from durun.effects.boot import awake_ms, boot_id, boot_ms
 from durun.effects.locks import once_alive
 from durun.errors import NotPossible, Refusal
 from durun.machine import asks, clock, restored, stopping, timer
-from durun.machine.decide import decide, may_begin
+from durun.machine.decide import are_alike, decide, decide_all, may_begin
 from durun.machine.draft import Evaluate, moment_text
 from durun.machine.events import (
     AcceptDrift,
@@ -255,6 +255,8 @@ class Engine:
         wishes = [note for note in notes if note.kind not in WORDS]
         if wishes:  # what ended first leaves its next intent waiting: a note may withdraw it
             moment = moment._replace(place=None)
+        if len(events) > 1 and not notes and are_alike(self.plan, at.run, events):
+            return [decide_all(self.plan, at, events, moment, self.evaluate)]  # type: ignore[arg-type]
         if len(events) + len(notes) > 1:
             at = at.copy()
         lifted = bool(events) and isinstance(events[0], AfterRestore)  # before that nothing is heard

@@ -29,6 +29,7 @@ begins where it has its turn. OnceInDoubt is heard where its attempt is under wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from durun.errors import NotPossible
@@ -116,6 +117,29 @@ def decide(plan: Plan, at: Checkpoint, event: Happening, moment: Moment, evaluat
         restored.refuse(at.run, event)
     clock.count(d, event)
     lead_on(d, event)
+    clock.settle(d)
+    return d.move
+
+
+def are_alike(plan: Plan, run: Run, events: Sequence[Happening]) -> bool:
+    """Whether these events may be decided as one: commands of a run that goes on have ended, and nothing is reckoned between two
+    of them, neither what is shared with other runs nor what somebody is to be told of, nor the time that is left."""
+    if run.status in TERMINAL or run.restored is not None or not all(isinstance(event, Ended) for event in events):
+        return False
+    apart = any(word in plan for word in ("limits", "group", "notify"))
+    return not apart and run.cancel is None and run.undoing is None and run.over_at is None
+
+
+def decide_all(plan: Plan, at: Checkpoint, events: Sequence[Ended], moment: Moment, evaluate: Evaluate) -> Move:
+    """One move of several ends that came together: each is heard and followed in its turn, as if the one before had been laid over
+    the checkpoint. What follows for the run as a whole is worked out once. Raises NotPossible, and then nothing has changed."""
+    d = Draft(plan, at, moment, evaluate)
+    for event in events:
+        clock.count(d, event)
+        _at_position(d, _position_of(d, event), event)
+        walk.run_on(d)
+    d.settle_status()
+    signals.left_over(d)
     clock.settle(d)
     return d.move
 
@@ -227,10 +251,10 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
 
 def _position_of(d: Draft, event: Any) -> Position:
     if isinstance(event, Go | Due | Settle):
-        found = d.at.positions.get(event.scope)
+        found = d.found(event.scope)
     else:
         effect = d.at.effects.get(event.effect)
-        found = d.at.positions.get(effect.scope) if effect is not None else None
+        found = d.found(effect.scope) if effect is not None else None
         if found is not None and event.effect not in (found.effect, found.asking):
             found = None
     if found is None:
