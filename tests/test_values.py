@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import namedtuple
+from enum import StrEnum as UsualWords
 from typing import Any
 
 import pytest
 
 from durun.plan.digest import digest, sha1, sha256
-from durun.values import NamedTuple
+from durun.values import NamedTuple, StrEnum
 
 Usual = namedtuple("Usual", ("name", "count", "more"), defaults=(1, None))
 
@@ -34,6 +35,18 @@ class Other(NamedTuple):
     title: str
     size: int
     rest: Any
+
+
+class Word(StrEnum):
+    """What there is."""
+
+    ONE = "one"
+    TWO = "the second"
+
+
+class UsualWord(UsualWords):
+    ONE = "one"
+    TWO = "the second"
 
 
 class Nothing(NamedTuple):
@@ -97,3 +110,20 @@ def test_the_digests_are_those_that_everybody_knows() -> None:
     assert sha256(b"abc").hexdigest() == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert sha1(b"abc", usedforsecurity=False).hexdigest() == "a9993e364706816aba3e25717850c26c9cd0d89d"
     assert digest({}) == sha256(b"{}").hexdigest()
+
+
+def test_a_word_is_what_one_of_enum_is() -> None:
+    assert [str(word) for word in Word] == [str(word) for word in UsualWord]
+    assert [repr(word) for word in Word] == [repr(word).replace("UsualWord", "Word") for word in UsualWord]
+    assert (len(Word), f"{Word.TWO}", type(str(Word.TWO))) == (len(UsualWord), f"{UsualWord.TWO}", str)
+    assert Word.ONE in Word and isinstance(Word.ONE, Word) and isinstance(Word.ONE, str)
+    assert {Word.ONE: 1}["one"] == 1 and Word.ONE == "one" != Word.TWO
+    with pytest.raises(ValueError, match=r"'three' is not a valid Word"):
+        Word("three")
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, Word, lambda word: Word(str(word)), lambda word: pickle.loads(pickle.dumps(word))]
+)
+def test_a_word_is_one_object_wherever_it_comes_from(again: Any) -> None:
+    assert again(Word.TWO) is Word.TWO

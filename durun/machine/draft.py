@@ -57,7 +57,7 @@ class Evaluate(Protocol):
 class Draft:
     """One decision in the making. Reads fall through to the checkpoint; writes go to the move."""
 
-    __slots__ = ("_holders", "_levels", "at", "evaluate", "moment", "move", "plan", "run", "todo", "touched")
+    __slots__ = ("_holders", "_levels", "_runs", "at", "evaluate", "moment", "move", "plan", "run", "todo", "touched")
 
     def __init__(self, plan: Plan, at: Checkpoint, moment: Moment, evaluate: Evaluate) -> None:
         self.plan = plan
@@ -70,6 +70,7 @@ class Draft:
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
         self._levels: dict[str, Level] = {"": plan}
+        self._runs: dict[str, dict[str, Json]] = {}
 
     # reads
 
@@ -171,11 +172,12 @@ class Draft:
         self.touched.update(scopes.paths(scope))
         if stood is not None and holds(stood):
             count(self.holders(), scope, -1)
-        for key in [key for key in move.states if scopes.under(key[0], scope)]:
+        below = scopes.below(scope)
+        for key in [key for key in move.states if key[0] == scope or key[0].startswith(below)]:
             del move.states[key]
-        for inner in [s for s in move.positions if scopes.under(s, scope)]:
+        for inner in [s for s in move.positions if s == scope or s.startswith(below)]:
             del move.positions[inner]
-        inner_paths = {p for p in (*move.fresh, *self.at.items) if scopes.under(p, scope)}
+        inner_paths = {p for p in (*move.fresh, *self.at.items) if p.startswith(below)}
         rows = None if inner_paths or self.at.deep else self.at.within.get(scope, ())
         move.gone[scope] = Gone(rows, bool(inner_paths)).after(move.gone.get(scope))
         if not inner_paths:
@@ -223,7 +225,7 @@ class Draft:
     def tell(self, kind: str, position: Position | None, attempt: int | None = None, **data: Json) -> None:
         """A row of the history; what is empty in `data` is left out."""
         if data:
-            data = {k: v for k, v in data.items() if v not in ("", None, {})}
+            data = {k: v for k, v in data.items() if v or (v is not None and v not in ("", {}))}
         scope, state, visit = (position.scope, position.state, position.visit) if position else ("", None, None)
         self.move.history.append(Event(kind, scope, state, visit, attempt, data))
 
@@ -275,7 +277,7 @@ class Draft:
                 nth = stands.nth or 0
                 given["item"], given["index"] = self.item(part.path, nth).item, nth
         given.update(more)
-        return Lazily({**ALWAYS, **given}, lambda name: given[name] if name in given else self._named(scope, name))
+        return Lazily({**ALWAYS, **given}, lambda name: self._named(scope, name), given)
 
     def _named(self, scope: str, name: str) -> Json:
         """What a name that is known everywhere stands for."""
@@ -291,13 +293,20 @@ class Draft:
         child = self.child(scope)
         if name == "input":
             return child["input"] if child else self.run.input
-        plan = scopes.plan_of(self.plan, scope)
-        return {
-            "id": child["id"] if child else self.run.id,
-            "name": plan["name"],
-            "version": plan["version"],
-            "started_at": moment_text(child["started_at"] if child else self.run.started_at),
-        }
+        return self._run_of(scopes.plan_scope(scope), child)
+
+    def _run_of(self, home: str, child: Json) -> dict[str, Json]:
+        """`run`, as it is in all scopes of a plan: every command asks for it."""
+        found = self._runs.get(home)
+        if found is None:
+            plan = scopes.plan_of(self.plan, home)
+            found = self._runs[home] = {
+                "id": child["id"] if child else self.run.id,
+                "name": plan["name"],
+                "version": plan["version"],
+                "started_at": moment_text(child["started_at"] if child else self.run.started_at),
+            }
+        return found
 
     def child(self, scope: str) -> Json:
         """The child plan that a scope belongs to, None where it belongs to the run's own."""

@@ -12,11 +12,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Any
 
 from durun.machine.scope import inside, parts, path_of, under, undo
-from durun.values import NamedTuple
+from durun.values import NamedTuple, StrEnum
 
 Json = Any
 Holders = dict[str, dict[str, int]]

@@ -112,7 +112,12 @@ def under(scope: str, outer: str) -> bool:
     """Whether a scope is `outer` or lies inside it."""
     if not outer or scope == outer:
         return True
-    return scope.startswith(outer if outer.endswith("/") else outer + ".")
+    return scope.startswith(below(outer))
+
+
+def below(scope: str) -> str:
+    """What all paths of states and scopes inside a scope begin with, but for the one of the run itself."""
+    return scope if scope.endswith("/") else scope + "."
 
 
 def inside(scope: str, path: str) -> bool:

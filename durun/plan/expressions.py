@@ -38,13 +38,21 @@ BLIND = re.compile(r"\b(?:size|format)\b")
 __all__ = ["NAMES", "Evaluator", "Hole", "Lazily", "Path", "Reading", "SyntaxFault", "inspect", "split"]
 
 
-class Lazily(Mapping[str, Json]):
-    """A mapping whose values are worked out when an expression reads them."""
+NOTHING: dict[str, Json] = {}
 
-    def __init__(self, names: Mapping[str, Json], of: Callable[[str], Json]) -> None:
-        self._names, self._of = names, of
+
+class Lazily(Mapping[str, Json]):
+    """A mapping whose values are worked out when an expression reads them, but for those that are known: `given`, each of them
+    among the names."""
+
+    __slots__ = ("_given", "_names", "_of")
+
+    def __init__(self, names: Mapping[str, Json], of: Callable[[str], Json], given: Mapping[str, Json] = NOTHING) -> None:
+        self._names, self._of, self._given = names, of, given
 
     def __getitem__(self, name: str) -> Json:
+        if name in self._given:
+            return self._given[name]
         if name not in self._names:
             raise KeyError(name)
         return self._of(name)
