@@ -150,7 +150,7 @@ class Draft:
         self.run = self.move.run = self.run._replace(**changes)
 
     def put(self, position: Position) -> Position:
-        stood = self.found(position.scope)
+        stood = self.move.positions.get(position.scope) or self.found(position.scope)
         # what the scope has set and caught is changed by `set_vars` and `set_error` alone
         if stood is not None and not (stood.vars is position.vars and stood.error is position.error):
             position = position._replace(vars=stood.vars, error=stood.error)
@@ -277,7 +277,7 @@ class Draft:
                 nth = stands.nth or 0
                 given["item"], given["index"] = self.item(part.path, nth).item, nth
         given.update(more)
-        return Lazily({**ALWAYS, **given}, lambda name: self._named(scope, name), given)
+        return Lazily(ALWAYS, lambda name: self._named(scope, name), given)
 
     def _named(self, scope: str, name: str) -> Json:
         """What a name that is known everywhere stands for."""
@@ -392,10 +392,10 @@ class Draft:
         """UUIDv5 over the path with the visits of all states around it, in the namespace of the run or the child."""
         home = scopes.plan_scope(scope)
         namespace = self.position(home).child["namespace"] if home else self.run.namespace
-        around = "".join(
-            f"{part.state}#{self.position(part.scope).visit}" + (f"[{part.name}]." if part.kind == "item" else f".{part.name}.")
-            for part in scopes.own(scope)
-        )
+        around = ""
+        for part in scopes.own(scope):
+            visits = f"{part.state}#{self.position(part.scope).visit}"
+            around += f"{visits}[{part.name}]." if part.kind == "item" else f"{visits}.{part.name}."
         return uuid5(namespace, "/".join((f"{around}{name}#{visit}", *more)))
 
     # places

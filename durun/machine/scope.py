@@ -105,7 +105,7 @@ def parts(scope: str) -> tuple[Part, ...]:
 @lru_cache(maxsize=4096)
 def paths(scope: str) -> tuple[str, ...]:
     """The paths of the states around a scope."""
-    return tuple(part.path for part in parts(scope))
+    return tuple([part.path for part in parts(scope)])
 
 
 def under(scope: str, outer: str) -> bool:
@@ -129,6 +129,8 @@ def inside(scope: str, path: str) -> bool:
 def own(scope: str) -> tuple[Part, ...]:
     """The steps of a scope since the innermost child plan began."""
     found = parts(scope)
+    if "/" not in scope:  # only that of a child has one, and a label
+        return found
     last = max((n for n, part in enumerate(found) if part.kind == "child"), default=-1)
     return found[last + 1 :]
 
@@ -136,6 +138,8 @@ def own(scope: str) -> tuple[Part, ...]:
 @lru_cache(maxsize=4096)
 def plan_scope(scope: str) -> str:
     """The scope of the plan that a scope belongs to: '' or that of a child."""
+    if "/" not in scope:
+        return ""
     for part in reversed(parts(scope)):
         if part.kind == "child":
             return part.inner

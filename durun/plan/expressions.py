@@ -42,8 +42,7 @@ NOTHING: dict[str, Json] = {}
 
 
 class Lazily(Mapping[str, Json]):
-    """A mapping whose values are worked out when an expression reads them, but for those that are known: `given`, each of them
-    among the names."""
+    """A mapping whose values are worked out when an expression reads them, but for those that are known: `given`."""
 
     __slots__ = ("_given", "_names", "_of")
 
@@ -58,13 +57,13 @@ class Lazily(Mapping[str, Json]):
         return self._of(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._given or name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter({**self._names, **self._given})
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len({**self._names, **self._given})
 
 
 OBJECTS: tuple[type[Any], ...] = (dict, Lazily)  # asked by name: an abstract class costs each look a call
@@ -444,15 +443,14 @@ def _scalar(value: Json) -> Json:
 
 def _text(value: Json, template: Json, limit: int | None = None) -> str:
     """A string, number or boolean as text. Raises ExpressionError for anything else, and for more than `limit` bytes."""
-    match value:
-        case bool():
-            text = "true" if value else "false"
-        case str():
-            text = value
-        case int() | float():
-            text = repr(value)
-        case _:
-            raise _error(template, f"a string, number or boolean is wanted, and it is {_kind(value)}")
+    if isinstance(value, str):  # first, since it comes most
+        text = value
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, int | float):
+        text = repr(value)
+    else:
+        raise _error(template, f"a string, number or boolean is wanted, and it is {_kind(value)}")
     try:
         fit_text(text)
         if isinstance(value, float):
