@@ -464,6 +464,8 @@ class DriverProcess:
         return self.signals.exit if self.signals.told and not ended else code
 
     def _show(self, no: int, *, json: bool) -> int:
+        if self.quiet and not json:  # nobody reads more of it than how it stands
+            return exit_of(read.summary(self.file, no, self.alive).status)
         doc = document(self.file, no)
         if json:
             out_json(doc)

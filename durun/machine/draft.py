@@ -117,7 +117,7 @@ class Draft:
     def level(self, scope: str) -> Level:
         found = self._levels.get(scope)
         if found is None:
-            found = self._levels[scope] = scopes.level(self.plan, scope)
+            found = self._levels[scope] = scopes.level(self.plan, scope, self._levels)
         return found
 
     def state(self, position: Position) -> State:
@@ -138,8 +138,16 @@ class Draft:
         return self.move.items.get((path, no)) or self.items(path)[no]
 
     def items(self, path: str) -> list[Item]:
-        """The branches or items of a state, as they were read; `item` has what changed since."""
+        """The branches or items of a state, as they were read; `item` and `items_now` have what changed since."""
         return self.move.fresh[path] if path in self.move.fresh else self.at.items.get(path, [])
+
+    def items_now(self, path: str) -> list[Item]:
+        """All branches or items of a state, in their order."""
+        found = list(self.items(path))
+        for (of, no), item in self.move.items.items():
+            if of == path:
+                found[no] = item
+        return found
 
     def effect(self, no: int) -> Effect:
         return self.move.effects.get(no) or self.at.effects[no]
@@ -233,18 +241,8 @@ class Draft:
         """An intent: to begin now where somebody drives on, else waiting."""
         no = self.run.next_effect
         self.set_run(next_effect=no + 1)
-        effect = Effect(
-            no,
-            position.scope,
-            position.state,
-            position.visit,
-            kind,
-            key,
-            request,
-            "waiting",
-            intended_at=self.moment.now,
-        )
-        return self.issue(effect)
+        scope, state, visit, *_ = position
+        return self.issue(Effect(no, scope, state, visit, kind, key, request, "waiting", intended_at=self.moment.now))
 
     def issue(self, effect: Effect) -> Effect:
         """The intent as it stands here: bound to this boot and place, or left waiting for whoever drives on."""
@@ -378,10 +376,9 @@ class Draft:
 
     def results(self, path: str) -> list[Json]:
         """`states.NAME.items`: what became of each branch or item."""
-        found = [self.item(path, n) for n in range(len(self.items(path)))]
         return [
             {"index": i.no, "item": i.item, "label": i.label, "status": i.status, "output": i.output, "error": i.error}
-            for i in found
+            for i in self.items_now(path)
         ]
 
     def key(self, position: Position, *more: str) -> str:

@@ -55,10 +55,11 @@ def _items(d: Draft, p: Position, state: State, path: str) -> list[Item]:
     values = d.evaluate.expression(given["items"], d.names(p.scope, visit=p.visit))
     if not isinstance(values, list):
         raise ExpressionError(f"`{given['items']}`: the items of a map are a list, and this is none")
+    if "label" not in given:
+        return [Item(path, n, str(n), value) for n, value in enumerate(values)]
     found: dict[str, Item] = {}
     for n, value in enumerate(values):
-        seen = {"visit": p.visit, "item": value, "index": n}
-        label = d.evaluate.text(given["label"], d.names(p.scope, **seen)) if "label" in given else str(n)
+        label = d.evaluate.text(given["label"], d.names(p.scope, visit=p.visit, item=value, index=n))
         if not scope.LABEL.fullmatch(label):
             raise ExpressionError(f"the label of item {n} must have 1 to 128 characters, without brackets and line ends")
         if label in found:
@@ -278,7 +279,7 @@ def _end(d: Draft, p: Position, path: str) -> str | None:
     if p.stopping:
         stopped(d, p)
         return None
-    items = [d.item(path, n) for n in range(p.total)]
+    items = d.items_now(path)
     enough = given["enough"]
     if p.closing == "failed" or (enough is not None and p.won < enough):
         what = "branch" if state["kind"] == "parallel" else "item"

@@ -146,21 +146,27 @@ def plan_scope(scope: str) -> str:
     return ""
 
 
-def level(plan: Plan, scope: str) -> Level:
-    """The states that a scope walks through, as the plan has them. That of an undo may be of a plan that the run has left."""
+NONE_KNOWN: dict[str, Level] = {}
+
+
+def level(plan: Plan, scope: str, known: dict[str, Level] = NONE_KNOWN) -> Level:
+    """The states that a scope walks through, as the plan has them. That of an undo may be of a plan that the run has left.
+    `known`: those of scopes that were asked for before."""
     if not scope:
         return plan
     if scope.endswith("~"):
         try:
-            return _level(plan, scope)
+            return _level(plan, parts(scope))
         except (KeyError, StopIteration):
             return {"start": "undo", "states": {}}
-    return _level(plan, scope)
+    way = parts(scope)
+    outer = known.get(way[-1].scope)
+    return _level(plan, way) if outer is None else _level(outer, way[-1:])
 
 
-def _level(plan: Plan, scope: str) -> Level:
-    at: Json = plan
-    for part in parts(scope):
+def _level(at: Json, way: tuple[Part, ...]) -> Level:
+    """Where a way leads that begins in one level."""
+    for part in way:
         if part.kind == "once":
             return UNDO_OF_ONCE  # type: ignore[no-any-return]
         state = at["states"][part.state]

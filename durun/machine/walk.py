@@ -199,7 +199,7 @@ def _intend(d: Draft, p: Position, state: State) -> str | None:
     effect = d.new_effect(p, state["kind"], key, frozen)
     if "compensate" in state:
         undo.register(d, p, effect)
-    d.put(issued(d, stands._replace(target=None, failures=(0,) * len(state.get("retry", ())), effect=effect.no)))
+    d.put(issued(d, stands, effect, target=None, failures=(0,) * len(state.get("retry", ()))))
     return None
 
 
@@ -229,16 +229,19 @@ def own_key(d: Draft, p: Position, template: str) -> str:
     return key
 
 
-def issued(d: Draft, p: Position) -> Position:
-    """Where a position stands once its intent is issued: acting, or waiting for whoever drives on, or for a place."""
-    assert p.effect is not None
-    if d.effect(p.effect).status == "waiting":
-        if "limit" in d.state(p):
-            from durun.machine import limits
+def issued(d: Draft, p: Position, effect: Effect | None = None, **changes: Json) -> Position:
+    """Where a position stands once its intent is issued: acting, or waiting for whoever drives on, or for a place. `changes`: what
+    else is different then."""
+    if effect is None:
+        assert p.effect is not None
+        effect = d.effect(p.effect)
+    if effect.status != "waiting":
+        return _untimed(p)._replace(phase=Phase.ACTING, effect=effect.no, **changes)
+    if "limit" in d.state(p):
+        from durun.machine import limits
 
-            return limits.queued(d, p)
-        return _untimed(p)._replace(phase=Phase.DELAYED, due=d.moment.now)
-    return _untimed(p)._replace(phase=Phase.ACTING)
+        return limits.queued(d, p._replace(effect=effect.no, **changes))
+    return _untimed(p)._replace(phase=Phase.DELAYED, due=d.moment.now, effect=effect.no, **changes)
 
 
 def render(d: Draft, act: Act, names: Names, *, capture: bool) -> Json:

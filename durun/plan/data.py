@@ -26,30 +26,29 @@ class Unclean(ValueError):
 
 def clean(value: Json) -> None:
     """Raises Unclean where data is too deep, or holds NUL, half a surrogate, NaN or infinity."""
-    todo: list[tuple[Json, int]] = [(value, 0)]
+    todo: list[tuple[Json, int]] = [([value], -1)]  # lists and objects, and how deep they lie
     while todo:
         at, depth = todo.pop()
-        if depth > DEEPEST:
+        if depth == DEEPEST and at:
             raise Unclean(f"it lies more than {DEEPEST} deep")
-        if isinstance(at, str):
-            _clean_text(at)
-        elif isinstance(at, float):
-            if at != at or at in (float("inf"), float("-inf")):
-                raise Unclean("NaN and infinity are not JSON")
-        elif isinstance(at, list):
-            todo += [(v, depth + 1) for v in at]
-        elif isinstance(at, dict):
-            for key, v in at.items():
+        if isinstance(at, dict):
+            for key in at:
                 _clean_text(key)
+            at = at.values()
+        for v in at:
+            if isinstance(v, str):
+                if not v.isascii() or "\0" in v:
+                    _clean_text(v)
+            elif isinstance(v, list | dict):
                 todo.append((v, depth + 1))
+            elif isinstance(v, float) and (v != v or v in (float("inf"), float("-inf"))):
+                raise Unclean("NaN and infinity are not JSON")
 
 
 def _clean_text(text: str) -> None:
-    if text.isascii() and "\0" not in text:
-        return
     if "\0" in text:
         raise Unclean("it holds a NUL character")
-    if re.search("[\ud800-\udfff]", text):
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
         raise Unclean("it holds half a surrogate")
 
 
@@ -65,7 +64,8 @@ def read_json(raw: str | bytes) -> Json:
     except json.JSONDecodeError as e:
         said = e.msg[:1].lower() + e.msg[1:]
         raise ValueError(f"{said} at line {e.lineno} column {e.colno}") from None
-    clean(value)
+    if "\\" in text or not text.isascii() or _brackets(text) > DEEPEST:  # else there is nothing in it that the parser lets through
+        clean(value)
     return value
 
 
@@ -97,9 +97,13 @@ def _number(digits: str) -> float:
     return value
 
 
+def _brackets(text: str) -> int:
+    return text.count("[") + text.count("{")
+
+
 def _shallow(text: str) -> None:
     """Raises where brackets outside strings lie too deep, before a parser could run out of stack."""
-    if text.count("[") + text.count("{") <= DEEPEST:
+    if _brackets(text) <= DEEPEST:
         return
     depth = 0
     for found in MARKS.finditer(text):

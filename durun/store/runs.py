@@ -879,6 +879,7 @@ UPSERT_STATE = (
 )
 INSERT_ITEM = "INSERT INTO items (run, path, no, label, item, status, output, error) VALUES (?,?,?,?,?,?,?,?)"
 UPDATE_ITEM = "UPDATE items SET status = ?, output = ?, error = ? WHERE run = ? AND path = ? AND no = ?"
+UNTOUCHED = ("not_begun", None, None)
 UPSERT_UNDO = (
     "INSERT INTO undos (run, effect, status, request, key, error) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
     " SET status=excluded.status, request=excluded.request, error=excluded.error"
@@ -939,7 +940,8 @@ def _state_row(s: StateRow) -> tuple[Json, ...]:
 
 
 def _item_row(i: Item) -> tuple[Json, ...]:
-    return i.path, i.no, i.label, canonical_text(i.item), *_item_end(i)
+    end = UNTOUCHED if i.status == "not_begun" else _item_end(i)
+    return i.path, i.no, i.label, canonical_text(i.item), *end
 
 
 def _item_end(i: Item) -> tuple[Json, ...]:
