@@ -71,7 +71,8 @@ name: many
 input: {items: array}
 start: each
 states:
-  each: {map: {items: input.items, concurrency: 8, run: [/bin/true], idempotent: true}, next: succeeded}
+  # killed twice, an item may have been under way both times
+  each: {map: {items: input.items, concurrency: 8, run: [/bin/true], idempotent: true, retry: {max_attempts: 5}}, next: succeeded}
 """
 
 
