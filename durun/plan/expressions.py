@@ -71,7 +71,7 @@ OBJECTS: tuple[type[Any], ...] = (dict, Lazily)  # asked by name: an abstract cl
 
 def _whole(value: Json) -> Json:
     """A value that does not change any more, and can be stored."""
-    return {name: _whole(value[name]) for name in value} if isinstance(value, Lazily) else value
+    return {name: _whole(value[name]) for name in value} if type(value) is Lazily else value
 
 
 class Hole(NamedTuple):

@@ -10,8 +10,6 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import lru_cache
-from itertools import compress
-from operator import is_not
 from typing import Any, Protocol
 
 import apsw
@@ -922,8 +920,7 @@ def _run_of(row: tuple[Any, ...]) -> Run:
 
 def _position_row(p: Position) -> tuple[Json, ...]:
     # most fields are as usual, and the same object: that is looked at first
-    others = compress(zip(OTHERS, p, DEFAULTS, strict=True), map(is_not, p, DEFAULTS))
-    data = {name: v for name, v, usual in others if name and v != usual}
+    data = {name: v for name, v, usual in zip(OTHERS, p, DEFAULTS, strict=True) if v is not usual and name and v != usual}
     return p.scope, p.state, p.visit, p.phase, p.effect, p.asking, p.due, canonical_text(data) if data else "{}"
 
 
