@@ -79,6 +79,11 @@ def opened(db: str | None, *, brief: bool = False, of: str | None = None) -> Fil
     return file
 
 
+def still_there(file: File, run: str) -> None:
+    """Raises StoreUnusable where a file that is looked at for long lies no more where it was opened: nothing new comes into it."""
+    file.same_file(f"run {run} is looked at no more; --db names where it lies now")
+
+
 def alive_in(path: str) -> Any:
     """Whether the driver of a place lives, asked of its lock."""
     from durun.effects.locks import driver_alive

@@ -7,7 +7,20 @@ import os
 import sys
 import time
 
-from durun.cli.common import absent, alive_in, columns_of, document, exit_of, mask_of, now, nowhere, on_terminal, opened, where
+from durun.cli.common import (
+    absent,
+    alive_in,
+    columns_of,
+    document,
+    exit_of,
+    mask_of,
+    now,
+    nowhere,
+    on_terminal,
+    opened,
+    still_there,
+    where,
+)
 from durun.cli.reader import in_pieces, json_line, say, visible
 from durun.errors import NotPossible, Usage
 from durun.store import read
@@ -196,6 +209,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
             after = e["no"]
         if ended or _nobody_reads():
             return 0
+        still_there(file, run)
         time.sleep(0.2)
 
 
@@ -216,18 +230,18 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     after, alive = 0, alive_in(file.path)
     while True:
         ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
+        live = _live(file, no, child, state)  # before the history, where what ends meanwhile is found
         for e in _history(file, no, child, after, ATTEMPTS):
             after = e["no"]
             for path in _written(e, state):
                 shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
-        sent = [path for of in _sent(file, no, child, state) for path in (of["out"], of["err"]) if path]
-        live = [path for of in _live(file, no, child, state) for path in (of["out"], of["err"]) if path]
-        for path in [*sent, *live]:
+        for path in [path for of in (*_sent(file, no, child, state), *live) for path in (of["out"], of["err"]) if path]:
             shown[path] = _copy(os.path.join(file.folder, path), shown.get(path, 0), mask, shown_to, whole=ended or not follow)
         if not follow or ended:
             break
         if _nobody_reads():
             return 0
+        still_there(file, run)
         time.sleep(0.2)
     if not any(shown.values()):
         if state is not None:
@@ -289,7 +303,7 @@ def _logs_document(file: File, no: int, child: Child | None, state: str | None) 
     ended = [e for e in _history(file, no, child, 0, ATTEMPTS) if _of(e, state)]
     found = [{**e, **{word: e["data"].get(word) for word in ("out", "err")}} for e in ended] + _sent(file, no, child, state)
     have = {_attempt_of(e) for e in found}
-    found += [{**of, "under_way": True} for of in live if _attempt_of(of) not in have]
+    found += [of for of in live if _attempt_of(of) not in have]
     if state is not None and not found:
         _refuse_unknown(file, no, child, state)
     texts = [
@@ -299,7 +313,7 @@ def _logs_document(file: File, no: int, child: Child | None, state: str | None) 
             "attempt": e["attempt"],
             "stdout": _text(file, e["out"] or None),
             "stderr": _text(file, e["err"] or None),
-            "under_way": "under_way" in e,
+            "under_way": e.get("under_way", False),
         }
         for e in found
     ]
@@ -325,7 +339,8 @@ def _text(file: File, path: str | None) -> str | None:
 
 
 def _live(file: File, no: int, child: Child | None, state: str | None) -> list[dict[str, Any]]:
-    """What is under way, with where it writes now."""
+    """What is under way, with where it writes now; and what has ended by the keeper's note, of which no row tells yet."""
+    from durun.effects.command import End
     from durun.effects.notes import Begun, Notes
 
     found, within = [], "" if child is None else child.scope
@@ -336,7 +351,9 @@ def _live(file: File, no: int, child: Child | None, state: str | None) -> list[d
             notes.refresh()
             said = notes.of(of["token"])
             if isinstance(said, Begun):
-                found.append({**own, **{word: f"{of['place']}/{name}" for word, name in (("out", said.out), ("err", said.err))}})
+                found.append({**own, "out": f"{of['place']}/{said.out}", "err": f"{of['place']}/{said.err}", "under_way": True})
+            elif isinstance(said, End):
+                found.append({**own, "out": said.out, "err": said.err})
     return found
 
 
@@ -442,6 +459,7 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
             calling = s.id if child is None else read.summary(file, no, alive).id
             say(f"run {s.id} is {s.status}" + ("; it goes on" if driven else f", and nobody drives it: durun resume {calling}"))
             return _ended(file, no, child, json, 3 if left else 124, quiet=True)
+        still_there(file, run)
         time.sleep(0.05)
 
 

@@ -185,10 +185,14 @@ def input_given(plan: Plan, pairs: list[str], file: str | None) -> Json:
         if not isinstance(found, dict):
             raise PlanRefused(f"--input {file}: it must be a JSON object, name to value")
         given |= found
+    named: set[str] = set()
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise Usage(f"-i {pair}: write it as NAME=VALUE")
+        if name in named:
+            raise Usage(f"-i {name} is given twice: one value each")
+        named.add(name)
         if text.startswith("@"):
             try:
                 text = read_file(text[1:]).decode("utf-8")

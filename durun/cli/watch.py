@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from durun.cli.common import alive_in, document, exit_of, now, on_terminal, opened
+from durun.cli.common import alive_in, document, exit_of, now, on_terminal, opened, still_there
 from durun.cli.drive import hearing
 from durun.cli.reader import out_json, say
 from durun.engine import Signals
@@ -46,6 +46,7 @@ def watch(run: str, *, json: bool = False, db: str | None = None) -> int:
             watched.asks(signals)
         try:
             while not signals.told and not watched.over():
+                still_there(file, run)
                 select.select([w for w in (signals.wake,) if w is not None], [], [], LOOK)
         finally:
             watched.close()

@@ -234,13 +234,14 @@ class File:
                 raise StoreUnusable(f"{self.path} was brought to another version by another durun: start this command again")
         return Write(self, synced)
 
-    def same_file(self) -> None:
+    def same_file(self, so: str = "nothing more is begun") -> None:
+        """Raises StoreUnusable where another file, or none, lies where it was opened; `so`: what follows from that."""
         try:
             there = os.stat(self.path)
         except OSError as e:
-            raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; nothing more is begun") from None
+            raise StoreUnusable(f"{self.path} is gone: {os.strerror(e.errno or 0)}; {so}") from None
         if (there.st_dev, there.st_ino) != self.identity:
-            raise StoreUnusable(f"{self.path} is another file than the one this process opened; nothing more is begun")
+            raise StoreUnusable(f"{self.path} is another file than the one this process opened; {so}")
 
     def room(self) -> None:
         """Raises StoreUnusable where too little is free to begin anything."""

@@ -7,8 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import apsw
+import pytest
 from program import COMMAND, Program, until
+
+from durun.cli.look import logs
 
 TALKS = """
 start: a
@@ -98,18 +105,18 @@ def test_logs_as_one_document_have_what_is_under_way_as_far_as_it_has_written(du
     durun.plan(TALKS)
     driven = durun.begin("start", "plan.yaml", "--id", "r")
 
-    def logs(*words: str) -> list[tuple[str, int, str, str, bool]]:
+    def documents(*words: str) -> list[tuple[str, int, str, str, bool]]:
         found = json.loads(durun("logs", "r", "--json", *words, exit=None).stdout).get("logs", [])
         return [(e["path"], e["attempt"], e["stdout"], e["stderr"], e["under_way"]) for e in found]
 
-    until(lambda: logs() == [("a", 1, "a1\n", "oops\n", True)])
+    until(lambda: documents() == [("a", 1, "a1\n", "oops\n", True)])
     (durun.folder / "ledger.1").touch()
     ended = [("a", n, "a1\na2\n", "oops\n", False) for n in (1, 2)]
-    until(lambda: logs() == [*ended, ("b", 1, "b1\n", "", True)])
-    assert logs("a") == ended
+    until(lambda: documents() == [*ended, ("b", 1, "b1\n", "", True)])
+    assert documents("a") == ended
     (durun.folder / "ledger.2").touch()
     driven.communicate(timeout=30)
-    assert [e[4] for e in logs()] == [False] * 4
+    assert [e[4] for e in documents()] == [False] * 4
 
 
 def test_what_wrote_nothing_is_said(durun: Program) -> None:
@@ -140,3 +147,59 @@ def test_a_database_that_was_named_and_is_not_there_is_said_to_be(durun: Program
         assert said.stdout == "" and "there is no database at /no/such.db" in said.stderr
     said = durun("ls", "--json", "--db", "/no/such.db")
     assert json.loads(said.stdout)["runs"] == []
+
+
+def test_whoever_follows_a_database_that_was_taken_away_is_told_so(durun: Program) -> None:
+    durun.plan(TALKS)
+    driven = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.seen("r") and durun("logs", "r").stdout)
+    looks = [durun.begin(*words) for words in (("logs", "r", "-f"), ("history", "r", "-f"), ("wait", "r"), ("watch", "r"))]
+    assert all(one.stdout is not None and one.stdout.readline() for one in looks[:2])
+    assert looks[3].stderr is not None and looks[3].stderr.readline()
+    durun.db.rename(durun.folder / "elsewhere.db")
+    for one in looks:
+        said = one.communicate(timeout=60)[1]
+        assert one.returncode == 8 and "is gone" in said and "run r is looked at no more" in said, said
+    (durun.folder / "ledger.1").touch()
+    assert driven.wait(60) == 8
+
+
+def test_no_attempt_is_missed_that_ends_while_the_logs_are_read(
+    durun: Program, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'echo said; until [ -e \"$LEDGER.go\" ]; do sleep 0.05; done', next: succeeded}}\n")
+    for n, asked in enumerate(("FROM history", "status = 'begin'")):
+        driven = durun.begin("start", "plan.yaml", "--id", f"r{n}")
+        until(lambda id=f"r{n}": durun.seen(id) and durun("logs", id).stdout)
+        ends = ends_at(asked, driven, durun.folder / "ledger.go")
+        monkeypatch.setattr(apsw, "connection_hooks", [lambda db, ends=ends: setattr(db, "exec_trace", ends)])
+        assert logs(f"r{n}", db=str(durun.db)) == 0
+        monkeypatch.undo()
+        assert driven.returncode == 0, "it has ended in between"
+        assert capfd.readouterr().out == "said\n"
+        (durun.folder / "ledger.go").unlink()
+
+
+def ends_at(asked: str, driven: subprocess.Popen[str], go: Path) -> Callable[[apsw.Cursor, str, Any], bool]:
+    """What has a run end just before something is asked of its file."""
+
+    def ends(_: apsw.Cursor, sql: str, __: Any) -> bool:
+        if asked in sql and driven.poll() is None:
+            go.touch()
+            driven.communicate(timeout=60)
+        return True
+
+    return ends
+
+
+def test_what_a_command_wrote_whose_end_is_not_stored_yet_is_printed(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'echo said; until [ -e \"$LEDGER.go\" ]; do sleep 0.05; done', next: succeeded}}\n")
+    driven = durun.begin("start", "plan.yaml", "--id", "r")
+    until(lambda: durun.seen("r") and durun("logs", "r").stdout)
+    driven.kill()
+    driven.communicate()
+    (durun.folder / "ledger.go").touch()
+    until(lambda: not durun.processes())  # its keeper has noted the end
+    assert durun("logs", "r").stdout == "said\n"
+    (found,) = json.loads(durun("logs", "r", "--json").stdout)["logs"]
+    assert (found["stdout"], found["under_way"]) == ("said\n", False)

@@ -126,6 +126,8 @@ def test_help_speaks_of_its_command_and_what_is_given_is_what_is_meant(durun: Pr
     assert "is no name of a plan" in durun("drain", "plan.yaml", exit=2).stderr
     for words in (("start", "plan.yaml", "--input", "-", "-i", "n=@-"), ("simulate", "-", "-i", "n=@-")):
         assert "stdin can be read once" in durun(*words, exit=2, input="{}").stderr
+    for command in ("start", "simulate"):
+        assert "-i n is given twice" in durun(command, "plan.yaml", "-i", "n=1", "-i", "n=2", exit=2).stderr
 
 
 def test_however_many_runs_are_asked_for_those_there_are_are_listed(durun: Program) -> None:
