@@ -28,6 +28,7 @@ from durun.effects.command import (
     Request,
     read_whole,
     tail,
+    too_long,
 )
 from durun.effects.notes import Begun, Notes, Nothing
 from durun.effects.secrets import SecretMissing, Secrets
@@ -441,7 +442,7 @@ class Deliverer:
 
     def _event(self, effect: Effect, said: End | NoStart) -> Happening:
         if isinstance(said, NoStart):
-            return CouldNotStart(effect.no, said.errno, said.what)
+            return CouldNotStart(effect.no, said.errno, said.what, why=too_long() if said.errno == errno.E2BIG else "")
         folder, stdout, data = self.commands.folder, None, None
         too_large = said.out_size > CAPTURE and bool(effect.request.get("capture"))
         if effect.request.get("capture") and not too_large:

@@ -313,6 +313,14 @@ def _end_of(token: str, words: Sequence[str], place: str) -> End:
     )  # fmt: skip
 
 
+def too_long() -> str:
+    """What is said of a command that the system does not take, since what it is given is too long."""
+    most = f"{os.sysconf('SC_ARG_MAX') // 1024:,} KiB of both together"
+    if sys.platform == "linux":
+        most += " and 128 KiB of each"
+    return f"its arguments and its environment are too long for this system, which takes {most}: give what is long by `stdin`"
+
+
 def read_whole(folder: str, path: str, size: int, crc: int) -> bytes | None:
     """The output that becomes data: whole and as it was when the command ended, or None where it is not."""
     if not path or not size:

@@ -64,7 +64,7 @@ class CouldNotStart(NamedTuple):
     errno: int
     what: str
     full: bool = False
-    why: str = ""  # where `what` is a secret
+    why: str = ""  # where `what` is a secret, or what it takes along is too long
 
 
 class Answered(NamedTuple):

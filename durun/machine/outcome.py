@@ -2,7 +2,8 @@
 
 Rules:
 - done: the exit is one of those expected
-- not done: any other exit, or a program that could not be started
+- not done: any other exit, or a program that could not be started; where its arguments and its environment are too long for the
+  system that is the error `expression`, as one value that is too long for them
 - not certain: it was ended by a signal, a timeout or a silence; or a script gave the shell's word for a signal (129 to 159)
 - what durun ended but ended well all the same is done
 - nothing is ever cut and then used
@@ -10,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from typing import Any
@@ -76,6 +78,8 @@ def _of_command(state: State, ended: Ended) -> Outcome:
 
 def of_no_start(event: CouldNotStart, request: Json = None) -> Outcome:
     """`request`: what was to be started, so that its program is named."""
+    if event.errno == errno.E2BIG:
+        return Outcome(NOT_DONE, "expression", event.why or f"it could not be started: {os.strerror(event.errno)}")
     what = event.what
     if what == "program" and request is not None:
         what = request["argv"][0] if request.get("argv") else request.get("shell", what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -128,6 +129,9 @@ def test_f107_many_values_that_are_too_long_together_are_an_error_and_no_run_is_
     done = place.durun("start", plan, exit=1)
     shown = place.show(done.id)
     assert (shown["status"], shown["error"]["state"]) == ("failed", "b")
+    said, most = shown["error"], f"{os.sysconf('SC_ARG_MAX') // 1024:,} KiB"
+    assert said["name"] == "expression" and most in said["message"] and "by `stdin`" in said["message"]
+    assert shown["effects"][1]["status"] == "not_done"
 
 
 def test_f107_a_large_list_reaches_a_command_by_stdin(place):
