@@ -17,7 +17,7 @@ from durun.errors import ExpressionError
 from durun.machine import clock, doubt, request, undo, walk
 from durun.machine.draft import Draft
 from durun.machine.model import Effect, Phase, Position
-from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE, Outcome
+from durun.machine.outcome import DONE, IN_DOUBT, Outcome
 
 Json = Any
 
@@ -123,8 +123,9 @@ def _round(d: Draft, p: Position, round: int) -> Position:
     names = d.names(p.scope, visit=p.visit, key=key)
     request = walk.render(d, d.state(p)["act"], names, capture="output" in d.state(p))
     fresh = {"key": key, "request": request, "attempt": round, "first_at": None, "boot": None, "place": None, "error": None}
-    d.put_effect(d.effect(p.effect)._replace(status="waiting", **fresh))
-    return p._replace(phase=Phase.DELAYED, round=round, doubts=0, asking=None, cause=None)
+    before = d.effect(p.effect)
+    d.put_effect(before._replace(status="waiting", **fresh))
+    return p._replace(phase=Phase.DELAYED, round=round, before=before.status, doubts=0, asking=None, cause=None)
 
 
 def is_over(d: Draft, p: Position) -> bool:
@@ -152,10 +153,7 @@ def withdraw(d: Draft, p: Position) -> None:
 def _as_before(d: Draft, p: Position) -> Effect:
     """The effect stands as the round before the one that waits left it."""
     assert p.effect is not None
-    effect = d.effect(p.effect)
-    done = effect.exit in d.state(p).get("expect", [0])
-    how = DONE if done else NOT_DONE if effect.exit is not None else IN_DOUBT
-    return d.put_effect(effect._replace(status=how, attempt=p.round - 1, ended_at=d.moment.now))
+    return d.put_effect(d.effect(p.effect)._replace(status=p.before or IN_DOUBT, attempt=p.round - 1, ended_at=d.moment.now))
 
 
 def taken_up(d: Draft, p: Position) -> str | None:

@@ -10,6 +10,7 @@ from durun.errors import NotPossible
 from durun.machine import clock
 from durun.machine.decide import begin, decide
 from durun.machine.events import (
+    Answered,
     Cancel,
     Due,
     Ended,
@@ -415,6 +416,15 @@ def test_a_poll_between_two_rounds_is_ended_and_taken_up_with_the_round_it_never
     life.runs(MINUTE).hears(TimeOver())
     move = life.hears(TakeUp())
     assert move.begin == [1] and move.effects[1].attempt == 2 and life.position.round == 2
+
+
+def test_a_poll_whose_time_is_over_between_two_rounds_stands_as_its_last_round_ended() -> None:
+    asks = {"http": {"url": "http://far/x"}, "poll": {**POLL, "for": "1h"}, "next": "succeeded"}
+    for said, how in ((200, "done"), (404, "not_done"), (500, "not_certain")):
+        life = Life({"a": asks}, **TIMED)
+        life.runs(9 * MINUTE).hears(Answered(1, said, {}, b'{"ready": false}'))
+        life.runs(MINUTE).hears(TimeOver())
+        assert (life.at.effects[1].status, life.at.run.status) == (how, Status.FAILED)
 
 
 def test_a_probe_under_way_is_stopped_and_asked_again_by_resume() -> None:

@@ -14,6 +14,7 @@ from inside import World, happenings, some_states  # type: ignore[import-not-fou
 from durun.errors import NotPossible
 from durun.machine.decide import may_begin
 from durun.machine.events import (
+    Answered,
     Cancel,
     Compensate,
     CouldNotStart,
@@ -497,6 +498,46 @@ def test_a_poll_that_a_cancel_ended_after_an_answer_is_undone(folder: str, when:
     assert world.store is not None
     stored = world.store.effect(world.store.file.db, 1, 1)
     assert (stored.status, stored.attempt) == ("done", 1), "the second round was never begun"
+
+
+REQUEST = {"http": {"method": "GET", "url": "http://far/x"}}
+SCRIPT: dict[str, Any] = {"run": "x", "idempotent": True}
+ROUNDS = [  # the last word of a poll, how its effect then stands, and what becomes of its undo
+    (REQUEST, Answered(1, 200, {}, b"no"), "done", "undone"), (REQUEST, Answered(1, 404, {}), "not_done", "not_needed"),
+    (REQUEST, Answered(1, 500, {}), "not_certain", "asked"), (SCRIPT, Ended(1, 0), "done", "undone"),
+    (SCRIPT, Ended(1, 3), "not_done", "not_needed"), (SCRIPT, Ended(1, 137), "not_certain", "asked"),
+    (SCRIPT, Ended(1, -9), "not_certain", "asked"), (REQUEST, Lost(1, "gone"), "in_doubt", "asked"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["cancel", "sibling"])
+@pytest.mark.parametrize(("does", "said", "how", "then"), ROUNDS)
+def test_a_poll_that_is_ended_between_two_rounds_stands_as_its_last_round_ended(
+    folder: str, ends: str, does: Any, said: Any, how: str, then: str
+) -> None:
+    a = {**does, "compensate": {"run": ["undo"]}, "poll": {"until": "1 > 2", "every": "1h", "for": "9h"}, "next": "succeeded"}
+    states: dict[str, Any] = {"a": a}
+    if ends == "sibling":
+        b = {"run": ["x"], "next": "succeeded"}
+        branches = {name: {"start": name, "states": {name: state}} for name, state in (("a", a), ("b", b))}
+        states = {"both": {"parallel": {"branches": branches, "stop": "now"}, "next": "succeeded"}}
+    path = "both.a.a" if ends == "sibling" else "a"
+    world = Undoing(plan_of(states), folder)
+    world.give(said)
+    assert world.at.effects[1].status == "waiting"
+    if ends == "cancel":
+        world.give(Cancel())
+    else:
+        world.end("both.b.b", 1)
+    assert world.at.run.status in TERMINAL and world.store is not None
+    effect = world.store.effect(world.store.file.db, 1, 1)
+    assert (effect.status, effect.attempt) == (how, 1)
+    world.give(Compensate())
+    world.undo_all()
+    if then == "asked":
+        assert world.at.run.status is Status.BLOCKED
+    else:
+        assert (world.at.run.status, world.undone) == (Status.COMPENSATED, [path] if then == "undone" else [])
 
 
 # --- random histories ---
