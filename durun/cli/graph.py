@@ -53,4 +53,4 @@ def _of_run(run: str, db: str | None) -> Drawing:
     found = read.summary(file, no, alive_in(file.path))
     stands = read.details(file, no)["positions"]
     title = f"run {found.id} of {found.name} {found.version}: {found.status}" + (f" ({found.reason})" if found.reason else "")
-    return drawing(Store(file).pinned(no).plan, marks_of(stands, read.history(file, no, 0, ("entered",))), title)
+    return drawing(Store(file).pinned(no).plan, marks_of(stands, read.visits(file, no)), title)

@@ -86,12 +86,12 @@ def place(scope: str, state: str) -> str:
     return f"{out}{'.' if out and out[-1] not in '/~' else ''}{state}"
 
 
-def marks_of(positions: list[dict[str, Json]], history: Iterable[dict[str, Json]]) -> dict[str, Mark]:
-    """What a run has made of its states, from where it stands and what is told of it."""
-    visits: dict[str, set[tuple[str, int]]] = {}
-    for e in history:
-        if e["kind"] == "entered":
-            visits.setdefault(place(e["scope"], e["state"]), set()).add((e["scope"], e["visit"]))
+def marks_of(positions: list[dict[str, Json]], visited: Iterable[tuple[str, str, int]]) -> dict[str, Mark]:
+    """What a run has made of its states, from where it stands and (scope, state, how often it was entered)."""
+    visits: dict[str, int] = {}
+    for scope, state, many in visited:
+        at = place(scope, state)
+        visits[at] = visits.get(at, 0) + many
     phases: dict[str, set[str]] = {}
     for p in positions:
         if p["scope"].endswith("~"):
@@ -99,7 +99,7 @@ def marks_of(positions: list[dict[str, Json]], history: Iterable[dict[str, Json]
             phases.setdefault(place(of.scope, of.state.partition(ONCE)[0]), set()).add("undoing")
         elif p["visit"]:
             phases.setdefault(place(p["scope"], p["state"]), set()).add(p["phase"])
-    return {at: Mark(len(visits.get(at, ())), tuple(sorted(phases.get(at, ())))) for at in (*visits, *phases)}
+    return {at: Mark(visits.get(at, 0), tuple(sorted(phases.get(at, ())))) for at in (*visits, *phases)}
 
 
 class _Maker:

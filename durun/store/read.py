@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durun.errors import NoSuchRun, NotPossible
 from durun.plan import LANGUAGE
-from durun.store.file import File, rows
+from durun.store.file import File, each, rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing that scripts poll waits for typing or json to load
@@ -479,6 +479,12 @@ def history(file: File, no: int, after: int = 0, kinds: tuple[str, ...] = ()) ->
         after = found[-1][0]
         if len(found) < PAGE:
             return
+
+
+def visits(file: File, no: int) -> Iterator[tuple[str, str, int]]:
+    """(scope, state, how often it was entered) of each state that a run has been to: counted in the file, however often."""
+    counted = "SELECT scope, state, count(DISTINCT visit) FROM history"
+    yield from each(file.db, f"{counted} WHERE run = ? AND kind = 'entered' GROUP BY scope, state", (no,))
 
 
 def events(file: File, no: int) -> int:

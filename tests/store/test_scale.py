@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from durun.cli import drive, look, outbox, people, prune, reader, start, work
+from durun.cli import drive, graph, look, outbox, people, prune, reader, start, work
 from durun.cli import rewind as rewinds
 from durun.store import prune as pruning
 from durun.store import read
@@ -203,6 +203,23 @@ def test_a_long_history_is_read_a_page_at_a_time_and_is_whole(files: Any, steps:
     assert [e["no"] for e in read.history(file, no)] == list(range(1, read.events(file, no) + 1))
     assert [e["no"] for e in read.every_effect(file, no)] == [e["no"] for e in read.effects(file, no, 1 << 30)]
     file.close()
+
+
+def test_a_long_run_is_drawn_from_as_many_rows(files: Any, capfd: Any, monkeypatch: Any) -> None:
+    drawn, rows = [], [0]
+
+    def handed(_: apsw.Cursor, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        rows[-1] += 1
+        return row
+
+    monkeypatch.setattr(apsw, "connection_hooks", [lambda db: setattr(db, "row_trace", handed)])
+    for place in files:
+        assert reader.guarded(lambda place=place: graph.graph("long", db=str(place.db)), as_json=False) == 0
+        rows.append(0)
+        drawn.append(capfd.readouterr().out)
+    assert rows[0] == rows[1] > 0, rows
+    before, after = (str(VISITS * times + 6) for times in (1, MORE))
+    assert f"visited {before} times" in drawn[0] and drawn[1].count(after) == drawn[0].count(before)
 
 
 def test_a_run_goes_back_past_many_visits_with_its_data_as_it_was(files: Any, capfd: Any) -> None:
