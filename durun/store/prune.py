@@ -94,7 +94,7 @@ def prune(
             _unlink(file.folder, logs, files)
             _rest(file, files)
         forgotten = _forget(file, before) if forget and only is None else 0
-        living = any(alive(place) for (place,) in rows(db, "SELECT place FROM drivers"))
+        living = _any_driver(file, alive)
         if only is None:
             _orphans(file, alive, files, now)
         if not living and ids:
@@ -104,6 +104,17 @@ def prune(
         db.execute("PRAGMA foreign_keys=ON").fetchall()
         free = _free(db)
     return Pruned(ids, kept, remembered, forgotten, files[0], files[1], (size, _size(file)), shrunk, free, finished)
+
+
+def _any_driver(file: File, alive: Callable[[str], bool]) -> bool:
+    """Whether a driver lives. One that was killed and holds no run any more is forgotten."""
+    known = [place for (place,) in rows(file.db, "SELECT place FROM drivers")]
+    dead = [place for place in known if not alive(place)]
+    if dead:
+        with file.write() as db:
+            sql = "DELETE FROM drivers WHERE place = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE driver = ?1)"
+            db.executemany(sql, [(place,) for place in dead])
+    return len(dead) < len(known)
 
 
 def forget(file: File, id: str) -> bool:

@@ -266,6 +266,8 @@ class Store:
             (driver.place, *after[:3], text_of(after.gap), no, fence),
         )
         _one(db, id)
+        if before is not None and before != driver.place:
+            self._forget(db, before)  # it was killed, and this may have been the last that it held
         return Held(no, fence + 1, seq, events)
 
     def take_all(

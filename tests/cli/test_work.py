@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -344,3 +345,28 @@ def test_what_could_not_go_on_once_does_not_have_the_file_looked_into_again_and_
     assert w._look_at > time.monotonic() + 10 and not w.slots
     w.close()
     file.close()
+
+
+def test_a_driver_that_was_killed_is_forgotten_once_it_holds_nothing_any_more(durun: Program) -> None:
+    ids = waiting(durun, 2)
+    durun.plan("start: a\nstates: {a: {run: 'touch begun; until [ -e go ]; do sleep 0.05; done', next: succeeded}}\n")
+    drivers = [durun.begin("start", "plan.yaml", "--id", "one"), durun.begin("work")]
+    until((durun.folder / "begun").exists)
+    make_due(durun)
+    until(lambda: statuses(durun)["succeeded"] == 2)
+    done(durun, ids)
+    with contextlib.closing(apsw.Connection(str(durun.db))) as db:
+
+        def known() -> list[int]:
+            return [pid for (pid,) in db.execute("SELECT pid FROM drivers ORDER BY started_at").fetchall()]
+
+        assert set(known()) == {one.pid for one in drivers}
+        for one in drivers:
+            one.kill()
+            one.communicate()
+        durun("db", "prune")
+        assert known() == [drivers[0].pid], "that has a run, the other had let all of its runs go"
+        assert durun.show("one")["status"] == "interrupted"
+        (durun.folder / "go").touch()
+        durun("resume", "one")
+        assert known() == []
