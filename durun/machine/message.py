@@ -9,6 +9,9 @@ Rules:
   else is tried again as the rules of its state say
 - where nobody knows whether it happened its probe is asked; else it is sent again with its key, out of the retry budget (once
   without a rule)
+- with a new key it is another act: what is known of it with the key before is kept, and stands again where with the new one
+  certainly nothing has happened; its undo is rendered by the key that it then has, and where both acts may have happened a person
+  is asked
 - `max_elapsed` counts the delays that were asked for and the time the attempts took, not the time in which nobody delivered
 """
 
@@ -25,6 +28,7 @@ from durun.machine.model import DELIVERED, TERMINAL, Effect, Message, Phase, Pos
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN, NOT_DONE, of_command, of_no_start
 from durun.machine.timer import remaining
 from durun.plan.canonical import State
+from durun.plan.digest import canonical_text
 from durun.values import NamedTuple
 
 TYPE_CHECKING = False
@@ -36,6 +40,7 @@ Json = Any
 PASSING = (408, 409, 425, 429)  # the 4xx that say: later
 KEPT = 100  # attempts of a message of which it is known where they have written
 ENOUGH = 3  # doubts, after which it is given up
+AS_IT_WAS = ("key", "status", "attempt", "first_at", "ended_at", "exit", "error")  # of an effect, with a key that it had before
 TOLD = "notify:"  # how the effects of a `notify` are named, before the word of what they tell
 
 
@@ -282,8 +287,27 @@ def withdrawn(step: Step) -> Step:
     if m.status != "waiting" and not step.begin:
         return step
     if e.status == "begin":  # it was to begin only now
-        e = e._replace(status=IN_DOUBT if m.unsure else "withdrawn" if e.attempt == 1 else NOT_DONE)
+        first = 1 + (m.earlier[-1][AS_IT_WAS.index("attempt")] if m.earlier else 0)
+        e = e._replace(status=IN_DOUBT if m.unsure else "withdrawn" if e.attempt == first else NOT_DONE)
+    m, e = taken_back(m, e)
     return Step(m._replace(status="withdrawn", asking=False, due=None, length=None), e)
+
+
+def taken_back(m: Message, e: Effect) -> tuple[Message, Effect]:
+    """One that nobody delivers any more, as it was with the key before as long as with this one certainly nothing has happened."""
+    while m.earlier and (e.status in ("waiting", "withdrawn") or (e.status == NOT_DONE and not m.unsure and may_have(m))):
+        before = dict(zip(AS_IT_WAS, m.earlier[-1], strict=True))
+        if e.status == NOT_DONE:
+            before["attempt"] = e.attempt
+        e = e._replace(boot=None, place=None, **before)
+        m = m._replace(earlier=m.earlier[:-1], unsure=e.status != NOT_DONE)
+    return m, e
+
+
+def may_have(m: Message) -> list[str]:
+    """The keys it had before with which it may have happened."""
+    earlier = (dict(zip(AS_IT_WAS, before, strict=True)) for before in m.earlier)
+    return [before["key"] for before in earlier if before["status"] != NOT_DONE]
 
 
 def known_undo(m: Message, how: str) -> Json:
@@ -291,10 +315,16 @@ def known_undo(m: Message, how: str) -> Json:
 
     None where it stays registered, to be settled when it must be.
     """
-    if m.undo is None or m.status in ("waiting", "sending"):
+    if m.undo is None or m.status == "sending":
         return None
-    if m.status in ("dropped", "withdrawn") and (how == "withdrawn" or (how == NOT_DONE and "failed" not in m.undo)):
+    if m.status == "waiting":  # with a new key nothing of it is known yet
+        return {"status": "registered", "request": m.undo["later"]} if m.earlier and "later" in m.undo else None
+    keys = may_have(m)
+    gone = m.status in ("dropped", "withdrawn") and (how == "withdrawn" or (how == NOT_DONE and "failed" not in m.undo))
+    if gone and not keys:
         return {"status": "not_needed"}  # nobody can deliver it after all, as one that was given up
+    if m.earlier:  # what was rendered with the intent speaks of the first key
+        return {"status": "registered", "keys": keys}
     return m.undo.get({DONE: "done", NOT_DONE: "failed", NOT_CERTAIN: "in_doubt", IN_DOUBT: "in_doubt"}.get(how, ""))
 
 
@@ -373,14 +403,17 @@ def _said(given: Json, event: Any) -> str:
 def again(m: Message, e: Effect, at: Moment, key: str | None) -> Step:
     """A person has one that was given up delivered after all, with a fresh budget; with a new key where it shall be another act."""
     fresh = m._replace(status="waiting", failures=(), doubts=0, elapsed=0, unanswered=0, due=at.now, length=None, asking=False)
-    if key is not None:  # nothing of it has happened
-        return Step(
-            fresh._replace(unsure=False), e._replace(key=key, status="waiting", error=None, boot=None, place=None, first_at=None)
-        )
-    return Step(fresh, e)
+    if key is None:
+        return Step(fresh, e)
+    probe = None if m.probe is not None and e.key in canonical_text(m.probe["request"]) else m.probe  # that asks for the key before
+    known = e._replace(status=IN_DOUBT) if m.unsure and e.status == NOT_DONE else e
+    fresh = fresh._replace(unsure=False, probe=probe, earlier=(*m.earlier, [getattr(known, name) for name in AS_IT_WAS]))
+    other = e._replace(key=key, status="waiting", attempt=e.attempt + 1, error=None, exit=None, ended_at=None, first_at=None)
+    return Step(fresh, other._replace(boot=None, place=None))
 
 
 def dropped(m: Message, e: Effect, note: str) -> Step:
     """A person says that it is delivered no more; what may have happened of it is left as it is known."""
+    m, e = taken_back(m, e)
     effect = e._replace(status="withdrawn") if e.status == "waiting" else e
     return Step(m._replace(status="dropped", due=None, length=None, note=note), effect)

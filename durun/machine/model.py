@@ -230,6 +230,7 @@ class Message(NamedTuple):
     unsure: bool = False  # an earlier attempt may have happened
     note: str = ""  # why a person dropped it
     logs: tuple[Json, ...] = ()  # [attempt, out, err]: where the last attempts that ended have written
+    earlier: tuple[Json, ...] = ()  # what was known of it with each key that it had before this one, as `AS_IT_WAS` names it
 
 
 class Sent(NamedTuple):

@@ -20,7 +20,7 @@ from durun.machine import control, doubt, fan, request, scope, walk
 from durun.machine.draft import Draft
 from durun.machine.events import Answered, Compensate, CouldNotStart, Ended, NextUndo, NothingOwed, Resolve, TakeUp
 from durun.machine.model import Effect, Phase, Position, Run, Status, Undo
-from durun.machine.outcome import DONE, NOT_DONE, OutputError, given_by_hand, output_of
+from durun.machine.outcome import DONE, IN_DOUBT, NOT_DONE, OutputError, given_by_hand, output_of
 from durun.plan.canonical import State
 
 Json = Any
@@ -78,6 +78,10 @@ def of_message(d: Draft, p: Position) -> Json:
     d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, None), key))
     names = d.names(p.scope, visit=p.visit, output=None, error=None)
     ends = {word: rendered(d, state, effect, key, names)._asdict() for word in state["compensate"]["after"]}
+    if {"failed", "in_doubt"} & set(
+        ends
+    ):  # of one that was given up; should a person have it delivered with a new key, it is as now
+        ends["later"] = d.move.undos[effect.no].request
     return {"done": {"status": "not_needed"}, **ends}
 
 
@@ -235,6 +239,8 @@ def _kept(p: Position, undo: Undo) -> Undo:
 def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
     """Whether it happened is not known: its probe is asked, else a person."""
     p = d.put(p._replace(of=effect.no, target=None, owed={**(undo.request or {}), "key": undo.key}))
+    if p.owed.get("keys"):
+        return _of_several_keys(d, p, effect, p.owed["keys"])
     if effect.status in ("waiting", "withdrawn"):
         return not_needed(d, p)
     if effect.status == NOT_DONE:
@@ -244,6 +250,18 @@ def _settle(d: Draft, p: Position, effect: Effect, undo: Undo) -> None:
     if "why" in p.owed:
         d.tell("probe_unknown", p, why=p.owed["why"])
     ask_probe(d, p)
+
+
+def _of_several_keys(d: Draft, p: Position, effect: Effect, keys: list[str]) -> None:
+    """A message that may have been delivered with one key, and was then left with another: a person says what of it is undone."""
+    if effect.status in (NOT_DONE, "withdrawn"):  # the last certainly was not
+        *keys, last = keys
+        effect = d.put_effect(effect._replace(key=last, status=IN_DOUBT))
+    keys = [key for key in keys if key != effect.key]
+    other = f"; it may have been delivered with other keys too: {', '.join(keys)}" if keys else ""
+    how = "was" if effect.status == DONE else "may have been"
+    d.tell("probe_unknown", p, why=f"it {how} delivered with the key {effect.key}{other}")
+    ask_person(d, p)
 
 
 def ask_probe(d: Draft, p: Position) -> None:
@@ -306,6 +324,8 @@ def happened(d: Draft, p: Position, output: Json) -> None:
 def did_not_happen(d: Draft, p: Position) -> None:
     """What was in doubt did not: there is something to undo only where the plan says so of what has failed."""
     assert p.effect is not None
+    if d.effect(p.effect).status == DONE:  # with another key it was delivered: that stays so, and is not to be undone
+        return not_needed(d, p)
     effect = d.put_effect(d.effect(p.effect)._replace(status=NOT_DONE))
     _settled(d, p, effect, None, "failed")
 

@@ -7,6 +7,7 @@ from durun.store.read import Summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     Json = Any
@@ -105,7 +106,8 @@ def waiting_for(s: Summary, d: dict[str, Json], now: int) -> list[dict[str, Json
                 found += [_once_in_doubt(s, path, name) for name in p["data"]["onces"]]
                 found += [] if p["data"].get("failed") else [_doubt(s, path, False, done=False)]
             case "doubt":
-                found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done))
+                keys = (p["data"].get("owed") or {}).get("keys", ())
+                found.append(_doubt(s, path, p["data"].get("settling", False), done=p["effect"] in done, keys=keys))
             case "held":
                 ways = f" | durun resolve {s.id} {_word(path)} --undone" if str(path).endswith("~undo") else ""
                 found.append(_held(path, cause, d["directory"], f"durun resume {s.id}{ways}"))
@@ -169,10 +171,13 @@ def not_stopped(cancel: dict[str, Json]) -> str:
     return said + (f": its keeper stands still (`kill -CONT {keeper}`)" if keeper else "")
 
 
-def _doubt(s: Summary, path: Json, settling: bool, *, done: bool) -> dict[str, Json]:
-    """What only a person knows: of an effect, of one that is to be undone, or of an undo. `done`: how to go on after it."""
+def _doubt(s: Summary, path: Json, settling: bool, *, done: bool, keys: Iterable[str] = ()) -> dict[str, Json]:
+    """What only a person knows: of an effect, of one that is to be undone, or of an undo. `done`: how to go on after it; `keys`:
+    those with which a message may have been delivered before it had another."""
     of = path.removesuffix("~undo")
     said = f"whether {of} happened is not known" if settling or of == path else f"whether {of} was undone is not known"
+    if keys:
+        said = f"whether {of} happened with the key {', '.join(keys)} is not known, before it had another"
     if done and of == path and not settling:
         said = f"{of} has happened, and what it gave could not be used"
     ways = "--happened | --fail | --undone" if settling else "--happened | --retry | --fail"

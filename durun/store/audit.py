@@ -408,9 +408,10 @@ MESSAGES = {  # the status of a message: those its effect may have
     "waiting": ("waiting", "not_done", "not_certain", "in_doubt"),
     "sending": ("begin", "not_done", "not_certain", "in_doubt"),  # while its probe is asked the effect has ended
     "delivered": ("done",),
-    "dead": ("not_done", "not_certain", "in_doubt"),
-    "dropped": ("withdrawn", "not_done", "not_certain", "in_doubt"),
-    "withdrawn": ("withdrawn", "not_done", "not_certain", "in_doubt"),
+    # of what nobody delivers any more it may turn out, as its run is undone, that it was done
+    "dead": ("not_done", "not_certain", "in_doubt", "done"),
+    "dropped": ("withdrawn", "not_done", "not_certain", "in_doubt", "done"),
+    "withdrawn": ("withdrawn", "not_done", "not_certain", "in_doubt", "done"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from durun.machine.events import Moment
-from durun.machine.message import Step, known_undo, limit_of
+from durun.machine.message import AS_IT_WAS, Step, known_undo, limit_of, taken_back
 from durun.machine.model import Effect, Message, Move
 from durun.plan.digest import canonical_text
 from durun.store.file import File, rows
@@ -57,10 +57,36 @@ def write(db: apsw.Connection, run: int, move: Move) -> None:
     for message in move.messages.values():
         db.execute(UPSERT, (run, *row(message)))
     if move.withdraw:
+        _with_their_keys(db, run)
         waits = "SELECT effect FROM messages WHERE run = ? AND ordered AND status = 'waiting'"
         db.execute(f"UPDATE effects SET status = 'withdrawn' WHERE run = ? AND status = 'waiting' AND no IN ({waits})", (run, run))
         _undos_of_withdrawn(db, run)
         db.execute("UPDATE messages SET status = 'withdrawn', due = NULL WHERE run = ? AND ordered AND status = 'waiting'", (run,))
+
+
+def _with_their_keys(db: apsw.Connection, run: int) -> None:
+    """Those that wait with a new key, and will not be delivered, as they were with the one before."""
+    found = rows(
+        db,
+        f"SELECT {', '.join(f'e.{name}' for name in AS_IT_WAS)}, {', '.join('m.' + name for name in COLUMNS.split(', '))}"
+        " FROM messages m CROSS JOIN effects e ON e.run = m.run AND e.no = m.effect"
+        " WHERE m.run = ? AND m.ordered AND m.status = 'waiting' AND m.data ->> 'earlier' IS NOT NULL",
+        (run,),
+    )
+    import json
+
+    for some in found:
+        so, m = dict(zip(AS_IT_WAS, some, strict=False)), of_row(some[len(AS_IT_WAS) :])
+        so["error"] = None if so["error"] is None else json.loads(so["error"])
+        m, e = taken_back(m, Effect(m.effect, "", "", 0, "", request=None, **so))
+        _put(db, run, m, e)
+
+
+def _put(db: apsw.Connection, run: int, m: Message, e: Effect) -> None:
+    error = None if e.error is None else canonical_text(e.error)
+    db.execute(UPSERT, (run, *row(m)))
+    how = (e.key, e.status, e.attempt, e.boot, e.place, e.first_at, e.ended_at, e.exit, error)
+    db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
 
 
 def _undos_of_withdrawn(db: apsw.Connection, run: int) -> None:
@@ -82,9 +108,15 @@ def _learnt(db: apsw.Connection, run: int, m: Message, how: str) -> None:
     undo = known_undo(m, how)
     if undo is None:
         return
+    where = "WHERE run = ? AND effect = ? AND status IN ('registered', 'owed')"
+    if "keys" in undo:
+        frozen = "json_remove(json_set(coalesce(request, '{}'), '$.keys', json(?)), '$.probe')"  # that asks for the first key
+        keys = canonical_text(undo["keys"])
+        db.execute(f"UPDATE undos SET status = ?, request = {frozen} {where}", (undo["status"], keys, run, m.effect))
+        return
     request = None if undo.get("request") is None else canonical_text(undo["request"])
-    sql = "UPDATE undos SET status = ?, request = ?, error = ? WHERE run = ? AND effect = ? AND status IN ('registered', 'owed')"
-    db.execute(sql, (undo["status"], request, undo.get("error", ""), run, m.effect))
+    said = (undo["status"], request, undo.get("error", ""))
+    db.execute(f"UPDATE undos SET status = ?, request = ?, error = ? {where}", (*said, run, m.effect))
 
 
 def row(m: Message) -> tuple[Json, ...]:
@@ -101,8 +133,9 @@ def of_row(found: tuple[Any, ...]) -> Message:
     data = json.loads(text)
     if "failures" in data:
         data["failures"] = tuple(data["failures"])
-    if "logs" in data:
-        data["logs"] = tuple(data["logs"])
+    for name in ("logs", "earlier"):
+        if name in data:
+            data[name] = tuple(data[name])
     return Message(effect, status, bool(ordered), due=due, **data)
 
 
@@ -173,19 +206,7 @@ class Messages:
 
     def _store(self, db: apsw.Connection, run: int, step: Step) -> None:
         m, e = step.message, step.effect
-        db.execute(UPSERT, (run, *row(m)))
-        how = (
-            e.key,
-            e.status,
-            e.attempt,
-            e.boot,
-            e.place,
-            e.first_at,
-            e.ended_at,
-            e.exit,
-            None if e.error is None else canonical_text(e.error),
-        )
-        db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
+        _put(db, run, m, e)
         _learnt(db, run, m, e.status)
 
     # what people see and say

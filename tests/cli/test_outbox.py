@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 from program import Program, until
 
 PLAN = """
@@ -316,3 +317,80 @@ states:
     for after in ("failed", "in_doubt", "done"):
         durun("compensate", after, exit=4)
     assert durun.lines() == ["undo-failed", "undo-in_doubt"]
+
+
+KEYED = """
+on_cancel: compensate
+start: a
+states:
+  a:
+    run: 'echo "sent $DURUN_IDEMPOTENCY_KEY" >> "$LEDGER"; exit $(cat how)'
+    background: true
+    idempotent: true
+    compensate: {AFTERrun: [sh, -c, 'echo "undone $0" >> "$LEDGER"', '${{ undo_key }}'], idempotent: true}
+    next: rest
+  rest: {wait: 1h, next: succeeded}
+"""
+NOT_CERTAIN = 137
+
+
+def keyed(durun: Program, *ends: int, after: str = "") -> list[str]:
+    """A run whose message was given up with each of these ends but the last, and has a new key after each: those that were sent."""
+    durun.ledger.unlink(missing_ok=True)
+    durun.plan(KEYED.replace("AFTER", after))
+    for n, end in enumerate(ends):
+        (durun.folder / "how").write_text(f"{end}\n")
+        durun(*(("outbox", "deliver", "r") if n else ("start", "plan.yaml", "--id", "r", "--no-wait")), exit=None)
+        if n < len(ends) - 1:
+            durun("outbox", "retry", "r:1", "--new-key")
+    keys = [line.removeprefix("sent ") for line in durun.lines()]
+    assert len(set(keys)) == len(ends) and durun.show("r")["effects"][0]["attempt"] == len(ends)
+    return keys
+
+
+def doubt(durun: Program) -> dict[str, Any]:
+    found: dict[str, Any] = durun.show("r")["waiting_for"][0]
+    return found
+
+
+@pytest.mark.parametrize("ends", ["drop", "cancel", "compensate"])
+@pytest.mark.parametrize("after", ["", "after: [done, failed, in_doubt], "])
+def test_of_one_with_a_new_key_that_was_never_sent_what_was_sent_before_is_owed_its_undo(
+    durun: Program, ends: str, after: str
+) -> None:
+    (key,) = keyed(durun, NOT_CERTAIN, after=after)
+    durun("outbox", "retry", "r:1", "--new-key")
+    if ends == "drop":
+        durun("outbox", "drop", "r:1")
+        assert durun.show("r")["effects"][0]["key"] == key
+    durun("cancel" if ends == "cancel" else "compensate", "r", exit=4 if after else 9)
+    if not after:
+        assert doubt(durun)["message"] == "whether a happened is not known"
+        durun("resolve", "r", "a", "--happened")
+        durun("resume", "r", exit=4)
+    assert durun.lines() == [f"sent {key}", f"undone {key}"]
+
+
+def test_of_one_that_did_nothing_with_the_key_before_what_it_did_with_the_new_one_is_undone(durun: Program) -> None:
+    keys = keyed(durun, 3, 0)
+    durun("compensate", "r", exit=4)
+    assert durun.lines()[2:] == [f"undone {keys[1]}"]
+
+
+@pytest.mark.parametrize(("last", "undone"), [(0, 1), (3, 0)])
+def test_of_one_that_may_have_been_sent_with_two_keys_a_person_says_what_is_undone(durun: Program, last: int, undone: int) -> None:
+    keys = keyed(durun, NOT_CERTAIN, last)
+    durun("compensate", "r", exit=9)
+    assert keys[0] in doubt(durun)["message"]
+    durun("resolve", "r", "a", "--happened")
+    durun("resume", "r", exit=4)
+    assert durun.lines()[2:] == [f"undone {keys[undone]}"], "of one that did nothing with its new key it is the one before"
+
+
+def test_of_one_that_was_sent_with_a_new_key_a_person_may_say_that_nothing_is_to_be_undone(durun: Program) -> None:
+    keyed(durun, NOT_CERTAIN, 0)
+    durun("compensate", "r", exit=9)
+    durun("resolve", "r", "a", "--fail")
+    durun("resume", "r", exit=4)
+    doc = durun.show("r")
+    assert (len(durun.lines()), doc["effects"][0]["status"], doc["undo"][0]["status"]) == (2, "done", "not_needed")

@@ -95,3 +95,24 @@ def test_a_probe_that_cannot_say_is_asked_again_as_its_own_rules_allow() -> None
     assert hear(step, Ended(1, 0)).message.status == "delivered"
     assert hear(step, Ended(1, 2)).message.status == "dead"  # its budget is used up, and nothing says that it may be sent again
     assert hear(doubtful(), Lost(1, "its keeper died")).message.status == "dead"
+
+
+def test_with_a_new_key_it_is_another_act_and_what_is_known_of_the_one_before_stands_again_where_that_never_was() -> None:
+    asked = {"request": {"argv": ["look", "k"]}, "yes": [0], "no": [1], "retry": []}
+    m, e = made(retry=[])
+    dead = hear(message.begin(m, e, AT, "here"), Ended(1, -9, "timeout"))
+    assert (dead.message.status, dead.effect.status, dead.effect.attempt) == ("dead", "not_certain", 1)
+    step = message.again(dead.message._replace(probe=asked), dead.effect, AT, "other")
+    assert (step.effect.key, step.effect.attempt, step.message.unsure) == ("other", 2, False)
+    assert step.message.probe is None, "it asked for the first key"
+    never = message.withdrawn(hear(message.begin(*step[:2], AT, "here"), Moved(1)))
+    for m, e in (never[:2], message.dropped(*step[:2], "")[:2]):
+        assert (e.key, e.status, e.attempt, e.error, m.earlier) == ("k", "not_certain", 1, dead.effect.error, ())
+    failed = hear(message.begin(*step[:2], AT, "here"), Ended(1, 1))
+    assert (failed.effect.key, failed.effect.status, message.may_have(failed.message)) == ("other", "not_done", ["k"])
+    m, e = message.dropped(*failed[:2], "")[:2]
+    assert (e.key, e.status, e.attempt, m.earlier) == ("k", "not_certain", 2, ())
+    sent = hear(message.begin(*step[:2], AT, "here"), Ended(1, 0))
+    assert (sent.message.status, sent.effect.key, message.may_have(sent.message)) == ("delivered", "other", ["k"])
+    certain = message.again(*hear(begun(retry=[]), Ended(1, 1))[:2], AT, "other")
+    assert message.may_have(certain.message) == [] and message.dropped(*certain[:2], "").effect.status == "not_done"
