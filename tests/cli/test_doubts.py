@@ -414,9 +414,9 @@ output: '${{ vars.i + 1 }}'
     code = (
         "import sys, durun.outbox as o\n"
         "begin, seen = o.Deliverer.begin, []\n"
-        "def first(self, *a):\n"
+        "def first(self, *a, **more):\n"
         "    seen.append(set(sys.modules)) if not seen else None\n"
-        "    return begin(self, *a)\n"
+        "    return begin(self, *a, **more)\n"
         "o.Deliverer.begin = first\n"
         "from durun.cli import main\n"
         "sys.argv = ['durun', 'start', 'plan.yaml']\n"
