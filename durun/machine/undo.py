@@ -78,9 +78,7 @@ def of_message(d: Draft, p: Position) -> Json:
     d.put_undo(Undo(effect.no, "registered", _for_later(d, p, effect, key, None), key))
     names = d.names(p.scope, visit=p.visit, output=None, error=None)
     ends = {word: rendered(d, state, effect, key, names)._asdict() for word in state["compensate"]["after"]}
-    if {"failed", "in_doubt"} & set(
-        ends
-    ):  # of one that was given up; should a person have it delivered with a new key, it is as now
+    if {"failed", "in_doubt"} & set(ends):  # should a person have one that was given up delivered with a new key, it is as now
         ends["later"] = d.move.undos[effect.no].request
     return {"done": {"status": "not_needed"}, **ends}
 
