@@ -305,7 +305,10 @@ class Engine:
             self.store.file.room()
             for effect in effects[:-1]:
                 self.performer.begin(self.at.run, effect, more=True)
-            self.performer.begin(self.at.run, effects[-1], more=self.holds_back)
+            if self.holds_back:
+                self.performer.begin(self.at.run, effects[-1], more=True)
+            else:
+                self.performer.begin(self.at.run, effects[-1])
 
     def _stop(self, no: int) -> None:
         """Has the command of an effect stopped, as the run was told to stop."""

@@ -14,6 +14,7 @@ from program import until
 from durun.effects.command import Commands
 from durun.effects.http import Sender, Transfer
 from durun.effects.locks import driver_alive, last_sign
+from durun.effects.notes import _group
 from durun.engine import Engine, World, new_place, real_world
 from durun.machine import decide
 from durun.machine.events import Moment
@@ -143,6 +144,7 @@ class Driving:
         self.file.close()
         if keeper:
             os.waitpid(self.commands.pid, 0)
+        until(lambda: not any(state not in "ZX" for pid in groups for _, state, *_ in _group(pid) or ()))
         # what was just being executed closes its copy of the lock a moment later
         until(lambda: not driver_alive(self.path + ".d", self.commands.place))
 

@@ -106,9 +106,9 @@ class Recording(DrivingMessages):
     def _engine(self, held: Any, plan: Any, at: Any) -> Any:
         engine = super()._engine(held, plan, at)
         fact = self.recorder.fact
-        fact(Fact("run", (held.seq, at.run.status.value)))
+        fact(Fact("run", (held.seq, str(at.run.status))))
         engine.performer = engine.delivery._performer = Telling(engine.performer, self.recorder)
-        engine.watch = lambda at, _: fact(Fact("run", (engine.held.seq, at.run.status.value)))
+        engine.watch = lambda at, _: fact(Fact("run", (engine.held.seq, str(at.run.status))))
         messages = engine.delivery._messages
         put = messages._inner.put
 
