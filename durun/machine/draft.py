@@ -206,7 +206,8 @@ class Draft:
         """What a state holds from now on; what it held before is taken away, and what this move has changed of that."""
         path, scope, move = scopes.path_of(position.scope, position.state), position.scope, self.move
         floor = self.position(scopes.parts(scope)[-1].scope).floor if scope else 0
-        if position.visit > floor + 1:
+        # failed items that are taken up again go on above the visits of all, with what they held
+        if position.visit > floor + 1 or self.position("").back_to is not None:
             move.fresh = {held: found for held, found in move.fresh.items() if not scopes.inside(held, path)}
             move.states = {key: row for key, row in move.states.items() if not scopes.inside(key[0], path)}
             move.items = {key: i for key, i in move.items.items() if key[0] != path and not scopes.inside(key[0], path)}

@@ -79,3 +79,24 @@ def test_a_branch_that_failed_is_taken_up_alike(tmp_path: Path) -> None:
     w.give(TakeUp("fan", failed_items=True))
     w.end("fan.a.do")
     assert w.at.run.output == ["succeeded", "succeeded"]
+
+
+def test_what_is_entered_again_inside_a_branch_that_is_taken_up_knows_nothing_of_the_items_before(tmp_path: Path) -> None:
+    do = {"run": ["x", "${{ string(item) }}"], "next": "succeeded"}
+    each = {"map": {"items": "[vars.n]", "start": "do", "states": {"do": do}, "output": "${{ item }}"}}
+    states = {
+        "each": {**each, "assign": {"n": "${{ vars.n + 1 }}"}, "next": "again"},
+        "again": {"choice": [{"when": "vars.n < 3", "next": "each"}, {"next": "succeeded"}]},
+    }
+    branches = {"a": {"start": "each", "states": states}}
+    plan = plan_of({"fan": {"parallel": {"branches": branches, "failures": "all"}, "next": "succeeded"}}, vars={"n": 0})
+    w = World(plan, str(tmp_path))
+    w.end("fan.a.each[0].do", 1)
+    w.give(TakeUp("fan", failed_items=True))
+    for n in range(3):
+        (made,) = w.items("fan.a.each")
+        assert (made.item, made.status, made.output) == (n, "begun", None)
+        assert w.at.effects[w.open()[0]].request["argv"] == ["x", str(n)]
+        w.end("fan.a.each[0].do")
+    assert (w.at.run.status, w.statuses("fan")) == (Status.SUCCEEDED, ["succeeded"])
+    assert len({key for _, key in w.begun}) == 3
