@@ -330,6 +330,9 @@ def event(e: dict[str, Json]) -> str:
     return f"{e['no']:>5}  {e['at']}  {e['kind']:<13}{where}{attempt}{'  ' + more if more else ''}"
 
 
+THOUGH_DONE = ("output_invalid", "output_too_large", "vars_invalid", "expression")  # the errors of an attempt that ended well
+
+
 def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Json]) -> str | None:
     """The line a driver says for a row of history, or None where it says nothing. `state` is a path."""
     state = plain(state)
@@ -340,6 +343,8 @@ def moved(kind: str, state: str | None, attempt: int | None, data: dict[str, Jso
             return f"{state}: done, on to {data['next']}" if data["next"] != "succeeded" else f"{state}: done"
         case "attempt_ended" if data["how"] != "done":
             return f"{state}: {plain(data.get('error', ''))} ({plain(data.get('message', ''))})"
+        case "failed_inside" if data["error"].get("attempt") is None or data["error"]["name"] in THOUGH_DONE:
+            return f"{state}: {plain(data['error']['name'])} ({plain(data['error'].get('message') or 'it ends so')})"
         case "retry_at":
             return f"{state}: attempt {attempt} at {show_moment(data['due'])}"
         case "again":

@@ -170,3 +170,16 @@ def test_failed_items_are_taken_up_of_one_run_that_succeeded_alone(durun: Progra
     assert "where its plan says it ends" in durun("resume", run, "--failed-items", exit=10).stderr
     durun("resume", "--all", "--failed-items", exit=2)
     durun("resume", run, "--failed-items", "--from", "last", exit=2)
+
+
+def test_an_item_that_fails_though_its_command_ended_well_has_a_line_of_its_own(durun: Program) -> None:
+    durun.plan(
+        "durun: 1\nname: lines\nstart: each\nstates:\n  each:\n    map:\n      items: '[1, 2, 3]'\n      failures: all\n      start: pick\n"
+        "      states:\n        pick: {choice: [{when: 'item == 1', next: odd}, {when: 'item == 2', next: ends}, {next: bad}]}\n"
+        '        odd: {run: \'echo "no {" > "$DURUN_OUTPUT"\', next: succeeded}\n'
+        "        ends: {fail: {error: mine, message: no more}}\n        bad: {run: exit 3, next: succeeded}\n    next: succeeded\n"
+    )
+    said = durun("start", "plan.yaml").stderr.splitlines()
+    assert sorted(line.partition(" (")[0] for line in said if "each[" in line and "done" not in line) == [
+        "each[0].odd: output_invalid", "each[1].ends: mine", "each[2].bad: exit:3",
+    ]  # fmt: skip
