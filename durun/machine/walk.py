@@ -594,8 +594,16 @@ def _caught(d: Draft, p: Position, error: dict[str, Json], wanted: dict[str, Jso
 
 
 def _end_failed(d: Draft, p: Position, error: dict[str, Json]) -> str | None:
-    """An error that nothing took, or that led to `failed`: it ends the run, or the branch, item or child it is in."""
+    """An error that nothing took, or that led to `failed`: it ends the run, or the branch, item or child it is in.
+
+    A run that was told to stop ends by that, also where what it did last cannot be used."""
     stands = d.put(d.position(p.scope)._replace(due=None, length=None))
+    if d.run.cancel is not None and d.run.undoing is None:
+        if stands.nth is not None and stopping.is_over(d.run):  # as `stopping.ended` leaves the others
+            path = scopes.parts(p.scope)[-1].path
+            d.put_item(d.item(path, stands.nth)._replace(status="stopped", error=fan.STOPPED))
+        doubt.cancelled(d)
+        return None
     if p.scope:
         fan.failed(d, p.scope, error)
         return None

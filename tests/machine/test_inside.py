@@ -221,6 +221,39 @@ def test_cancel_waits_for_every_group_and_begins_nothing_after() -> None:
     assert len(world.begun) == 3
 
 
+TOLD = {"start": "do", "states": {"do": {"run": ["x"], "output": "json", "idempotent": True, "next": "succeeded"}}}
+HOLDS = {
+    "do": TOLD["states"]["do"],
+    "each[1].do": {"map": {"items": "[0, 1]", **TOLD}, "next": "succeeded"},
+    "fan.b.do": {"parallel": {"failures": "all", "branches": {"a": TOLD, "b": TOLD}}, "next": "succeeded"},
+}
+
+
+@pytest.mark.parametrize("path", HOLDS)
+def test_what_is_cancelled_ends_so_also_where_what_it_did_last_cannot_be_used(path: str) -> None:
+    world = World(plan_of({path.split("[")[0].split(".")[0]: HOLDS[path]}, on_error="compensate"))
+    world.give(Cancel())
+    for other in world.under_way():
+        world.end(other, 0 if other == path else -15, "cancel", stdout=b"{")
+    assert not world.under_way()
+    assert (world.at.run.status, world.at.run.reason) == (Status.CANCELLED, None)
+    assert {e.status for e in world.at.effects.values()} <= {"done", "not_certain"}
+
+
+@pytest.mark.parametrize("path", HOLDS)
+def test_a_run_whose_time_is_over_has_failed_by_that_also_where_what_it_did_last_cannot_be_used(path: str) -> None:
+    world = World(plan_of({path.split("[")[0].split(".")[0]: HOLDS[path]}, timeout="1s"))
+    began = len(world.begun)
+    world.give(TimeOver())
+    for other in world.under_way():
+        world.end(other, 0 if other == path else -15, "run_timeout", stdout=b"{")
+    assert (world.at.run.status, world.at.run.error["name"], world.at.run.cancel) == (Status.FAILED, "run_timeout", None)
+    if path != "do":
+        assert world.statuses(path.split("[")[0].split(".")[0]) == ["stopped"] * began
+    world.give(TakeUp())
+    assert len(world.under_way()) == began, "a resume takes up all of it"
+
+
 def test_vars_and_caught_errors_of_a_branch_stay_inside() -> None:
     states = {
         "set": {"pass": {}, "assign": {"n": "${{ vars.n + 1 }}"}, "next": "do"},
