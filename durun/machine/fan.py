@@ -281,7 +281,8 @@ def _end(d: Draft, p: Position, path: str) -> str | None:
         return None
     items = d.items_now(path)
     enough = given["enough"]
-    if p.closing == "failed" or (enough is not None and p.won < enough):
+    left_out = p.gone > 0 and not p.closing and _is_left_out(d, p, path)
+    if p.closing == "failed" or left_out or (enough is not None and p.won < enough):
         what = "branch" if state["kind"] == "parallel" else "item"
         return walk.after_error(d, p, walk.error_of(p, f"{what}_failed", _why(what, items, p, enough)), None)
     values = [i.output if i.status == "succeeded" else None for i in items]
@@ -289,6 +290,11 @@ def _end(d: Draft, p: Position, path: str) -> str | None:
     if p.back_to is not None:
         return _back_to_the_end(d, p, output)
     return walk.leave(d, p, None, output=output)
+
+
+def _is_left_out(d: Draft, p: Position, path: str) -> bool:
+    """Whether something was stopped with the run and can still be taken up: only what stood beside it was put right."""
+    return any(q.nth is not None and d.item(path, q.nth).status == "stopped" for q in _to_take_up(d, p)[0])
 
 
 def _back_to_the_end(d: Draft, p: Position, output: Json) -> str | None:
@@ -303,6 +309,8 @@ def _back_to_the_end(d: Draft, p: Position, output: Json) -> str | None:
 def _why(what: str, items: list[Item], p: Position, enough: int | None) -> str:
     first = next((i for i in items if i.status == "failed"), None)
     said = f"{p.won} of {enough} that were wanted succeeded" if enough is not None and p.closing != "failed" else ""
+    if first is None and not said:
+        return f"{what} {next(i.label for i in items if i.status == 'stopped')} was stopped before it had ended"
     if first is None:
         return said
     why = f"{what} {first.label} failed: {first.error['name']}: {first.error.get('message', '')}".rstrip(": ")
@@ -425,9 +433,11 @@ def put_right(d: Draft, inner: str) -> None:
     for part in reversed(scope.parts(inner)):
         p, stands = d.position(part.scope), d.position(part.inner)
         if stands.nth is not None:
-            made = d.item(part.path, stands.nth)
-            d.put_item(made._replace(status="begun", error=None))
-            p = p._replace(gone=p.gone - 1) if made.status == "stopped" else p._replace(lost=p.lost - 1)
+            d.put_item(d.item(part.path, stands.nth)._replace(status="begun", error=None))
+            how = [
+                i.status for i in d.items_now(part.path)
+            ]  # where the time of the run was over nobody has counted what was stopped
+            p = p._replace(lost=how.count("failed"), gone=how.count("stopped"))
         else:
             p = p._replace(lost=p.lost - 1)
         d.put(p._replace(phase=Phase.INSIDE, closing="", stopping=False))

@@ -254,6 +254,24 @@ def test_a_run_whose_time_is_over_has_failed_by_that_also_where_what_it_did_last
     assert len(world.under_way()) == began, "a resume takes up all of it"
 
 
+@pytest.mark.parametrize("path", [path for path in HOLDS if path != "do"])
+def test_what_is_put_right_when_the_time_was_over_leaves_what_was_stopped_beside_it_to_a_resume(path: str) -> None:
+    name = path.split("[")[0].split(".")[0]
+    world = World(plan_of({name: HOLDS[path]}, timeout="1h"))
+    world.now += 3_600_000
+    world.give(TimeOver())
+    for other in world.under_way():
+        world.end(other, -15, "run_timeout")
+    (key,) = (key for begun, key in world.begun if begun != path)
+    world.give(Resolve("happened", path, 1, True))
+    assert (world.at.run.status, world.statuses(name)) == (Status.FAILED, ["stopped", "succeeded"])
+    assert "was stopped before it had ended" in world.at.run.error["message"]
+    world.give(TakeUp())
+    assert [k for _, k in world.begun[2:]] == [key], "only the other one, with its key"
+    world.end(world.under_way()[0], stdout=b"2")
+    assert (world.at.run.status, world.statuses(name)) == (Status.SUCCEEDED, ["succeeded"] * 2)
+
+
 def test_vars_and_caught_errors_of_a_branch_stay_inside() -> None:
     states = {
         "set": {"pass": {}, "assign": {"n": "${{ vars.n + 1 }}"}, "next": "do"},
