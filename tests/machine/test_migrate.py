@@ -43,6 +43,7 @@ def move(world: World, new: Any, map: dict[str, str] | None = None, set: dict[st
         birth = Birth(canonical_text(new), digest(new), "", "p", "/", "b", {"env": {}, "base": {}, "durun": "t"}, 1)
         world.held = world.store.migrate(world.held, world.at.run, birth, made, world.now)
         world.at = world.store.load(1)
+        world.stored = world.at.run
     world.plan = new
     return made
 
