@@ -43,7 +43,7 @@ def left_in_doubt(d: Draft, p: Position) -> None:
 
 def meant(d: Draft, p: Position, event: Resolve) -> Resolve:
     """Who names no state and says that it happened speaks of what is asked for, the once; of the whole step only who names it."""
-    if event.state is not None or event.how != "happened" or not p.onces:
+    if event.state is not None or event.how != "happened" or not p.onces or p.phase is Phase.FAILED:
         return event
     path = scopes.path_of(p.scope, p.state)
     if len(p.onces) > 1:
@@ -56,7 +56,7 @@ def resolve(d: Draft, p: Position, event: Resolve) -> bool:
     """What a person says of the onces in doubt of a step. Whether that is all: then the step is begun again, and asks for
     them, or it is in doubt itself, and stays so."""
     name = scopes.once_of(event.state)
-    if name is not None and name not in (p.onces or ()):
+    if name is not None and (name not in (p.onces or ()) or p.phase is Phase.FAILED):  # failed: nothing asks for it any more
         raise NotPossible(f"run {d.run.id}: once {name} of {scopes.path_of(p.scope, p.state)} is not in doubt")
     if not p.onces or (name is None and event.how == "fail"):
         return False

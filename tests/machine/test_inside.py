@@ -17,7 +17,7 @@ from inside import CHILDREN, World, happenings, plan_of, some_states
 
 from durun.errors import NotPossible
 from durun.machine.decide import decide, may_begin
-from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, Pause, Resolve, TakeUp, TimeOver
+from durun.machine.events import Cancel, CouldNotStart, Due, Ended, Go, Lost, OnceInDoubt, Pause, Resolve, TakeUp, TimeOver
 from durun.machine.model import TERMINAL, Phase, Position, Status, apply
 from durun.machine.scope import inside, level, parts, path_of
 from durun.plan.check import read
@@ -270,6 +270,18 @@ def test_what_is_put_right_when_the_time_was_over_leaves_what_was_stopped_beside
     assert [k for _, k in world.begun[2:]] == [key], "only the other one, with its key"
     world.end(world.under_way()[0], stdout=b"2")
     assert (world.at.run.status, world.statuses(name)) == (Status.SUCCEEDED, ["succeeded"] * 2)
+
+
+def test_what_has_failed_with_its_once_is_taken_as_done_by_hand_and_its_once_is_asked_for_no_more() -> None:
+    world = World(plan_of({"do": {"run": ["x"], "next": "succeeded"}}))
+    world.give(OnceInDoubt("", "do", 1, 1, "mail"))
+    world.end("do", -9)
+    world.give(Resolve("fail", "do/once:mail"))
+    assert world.at.run.status is Status.FAILED
+    with pytest.raises(NotPossible, match="once mail of do is not in doubt"):
+        world.give(Resolve("happened", "do/once:mail"))
+    world.give(Resolve("happened"))
+    assert world.at.run.status is Status.SUCCEEDED
 
 
 def test_vars_and_caught_errors_of_a_branch_stay_inside() -> None:
