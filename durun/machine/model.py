@@ -109,7 +109,7 @@ class Position(NamedTuple):
     asked_since: int = 0  # PROBING: the same, when the probe was first asked
     round: int = 0  # of a poll
     streak: int = 0  # how often in a row its condition held
-    before: str | None = None  # how the round ended before the one that waits
+    before: Json = None  # [status, key] of the round before the one that waits
     until: int | None = None  # when no further round may begin: UTC ms
     window: Json = None  # of a poll: [length, boot, clock] as they were when `until` was set
     unsure: bool = False  # an earlier attempt of this visit may have happened

@@ -125,7 +125,7 @@ def _round(d: Draft, p: Position, round: int) -> Position:
     fresh = {"key": key, "request": request, "attempt": round, "first_at": None, "boot": None, "place": None, "error": None}
     before = d.effect(p.effect)
     d.put_effect(before._replace(status="waiting", **fresh))
-    return p._replace(phase=Phase.DELAYED, round=round, before=before.status, doubts=0, asking=None, cause=None)
+    return p._replace(phase=Phase.DELAYED, round=round, before=[before.status, before.key], doubts=0, asking=None, cause=None)
 
 
 def is_over(d: Draft, p: Position) -> bool:
@@ -151,9 +151,11 @@ def withdraw(d: Draft, p: Position) -> None:
 
 
 def _as_before(d: Draft, p: Position) -> Effect:
-    """The effect stands as the round before the one that waits left it."""
+    """The effect stands as the round before the one that waits left it, with its key."""
     assert p.effect is not None
-    return d.put_effect(d.effect(p.effect)._replace(status=p.before or IN_DOUBT, attempt=p.round - 1, ended_at=d.moment.now))
+    effect = d.effect(p.effect)
+    how, key = p.before or (IN_DOUBT, effect.key)
+    return d.put_effect(effect._replace(status=how, key=key, attempt=p.round - 1, ended_at=d.moment.now))
 
 
 def taken_up(d: Draft, p: Position) -> str | None:

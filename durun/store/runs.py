@@ -41,6 +41,7 @@ Json = Any
 
 Sign = Callable[[str], tuple[str, int] | None]
 
+NOT_STORED: tuple[Json, str] = (None, "")
 LONG = 256  # characters from which on a script is stored once, by its digest
 
 
@@ -165,7 +166,7 @@ class Store:
     def __init__(self, file: File) -> None:
         self.file = file
         self._literals: set[str] = set()
-        self._requests: dict[tuple[int, int], Json] = {}  # those of effects under way, as they are stored
+        self._requests: dict[tuple[int, int], tuple[Json, str]] = {}  # those of effects under way and their keys, as stored
         self._texts: dict[int, tuple[Json, str]] = {}  # of what the next move may have, by the identity of the value
 
     # birth
@@ -762,11 +763,12 @@ class Store:
         _one(db, run.id)
 
     def _write_effects(self, db: apsw.Connection, run: int, effects: Iterable[Effect]) -> None:
-        """The rows of effects; a frozen request is written once, and again only where another round of a poll has a new one."""
+        """The rows of effects; a frozen request is written once, and again only where a poll has another, or another key."""
         stored: list[Effect] = []
         others: list[Effect] = []
         for e in effects:
-            (stored if self._requests.get((run, e.no)) is e.request else others).append(e)
+            request, key = self._requests.get((run, e.no), NOT_STORED)
+            (stored if request is e.request and key == e.key else others).append(e)
         if stored:
             before = db.total_changes()
             db.executemany(UPDATE_EFFECT, [(*_how_row(e), run, e.no) for e in stored])
@@ -775,7 +777,7 @@ class Store:
         if others:
             db.executemany(UPSERT_EFFECT, [(run, *self._intent_row(db, e), *_how_row(e)) for e in others])
         for e in others:
-            self._requests[run, e.no] = e.request
+            self._requests[run, e.no] = e.request, e.key
         for e in (*stored, *others):
             if e.status not in UNDER_WAY:
                 self._requests.pop((run, e.no), None)

@@ -523,15 +523,16 @@ def test_a_poll_that_is_ended_between_two_rounds_stands_as_its_last_round_ended(
         states = {"both": {"parallel": {"branches": branches, "stop": "now"}, "next": "succeeded"}}
     path = "both.a.a" if ends == "sibling" else "a"
     world = Undoing(plan_of(states), folder)
+    key = world.at.effects[1].key
     world.give(said)
-    assert world.at.effects[1].status == "waiting"
+    assert world.at.effects[1].status == "waiting" and world.at.effects[1].key != key
     if ends == "cancel":
         world.give(Cancel())
     else:
         world.end("both.b.b", 1)
     assert world.at.run.status in TERMINAL and world.store is not None
     effect = world.store.effect(world.store.file.db, 1, 1)
-    assert (effect.status, effect.attempt) == (how, 1)
+    assert (effect.status, effect.attempt, effect.key) == (how, 1, key)
     world.give(Compensate())
     world.undo_all()
     if then == "asked":
