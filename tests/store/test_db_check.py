@@ -36,6 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun = Program(tmp_path_factory.mktemp("made"))
     durun.plan(PLAN)
     durun("start", "plan.yaml", "--id", "waits", "--no-wait", exit=3)
+    durun("resume", "waits", "--no-wait", exit=3)  # a wait of 1 ms may not have been over for who began it
     durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n", "ok.yaml")
     durun("start", "ok.yaml", "--id", "ended")
     durun.plan(f"start: a\nstates: {{a: {{run: '{sys.executable} -m durun once x -- true', next: succeeded}}}}\n", "once.yaml")
