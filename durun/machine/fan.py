@@ -434,9 +434,8 @@ def put_right(d: Draft, inner: str) -> None:
         p, stands = d.position(part.scope), d.position(part.inner)
         if stands.nth is not None:
             d.put_item(d.item(part.path, stands.nth)._replace(status="begun", error=None))
-            how = [
-                i.status for i in d.items_now(part.path)
-            ]  # where the time of the run was over nobody has counted what was stopped
+            # where the time of the run was over nobody has counted what was stopped
+            how = [i.status for i in d.items_now(part.path)]
             p = p._replace(lost=how.count("failed"), gone=how.count("stopped"))
         else:
             p = p._replace(lost=p.lost - 1)
