@@ -70,7 +70,7 @@ class Draft:
         self.todo: list[str] = []  # scopes that stand READY and are to be walked on in this move
         self._holders: Holders | None = None
         self._levels: dict[str, Level] = {"": plan}
-        self._runs: dict[str, dict[str, Json]] = {}
+        self._runs: dict[str, tuple[Json, dict[str, Json]]] = {}  # scope of a plan -> (its child, `run` there)
 
     # reads
 
@@ -295,16 +295,17 @@ class Draft:
         return self._run_of(scopes.plan_scope(scope), child)
 
     def _run_of(self, home: str, child: Json) -> dict[str, Json]:
-        """`run`, as it is in all scopes of a plan: every command asks for it."""
-        found = self._runs.get(home)
-        if found is None:
+        """`run`, as it is in all scopes of a plan: every command asks for it. A child that is called again is another one."""
+        of, found = self._runs.get(home, (None, None))
+        if found is None or of is not child:
             plan = scopes.plan_of(self.plan, home)
-            found = self._runs[home] = {
+            found = {
                 "id": child["id"] if child else self.run.id,
                 "name": plan["name"],
                 "version": plan["version"],
                 "started_at": moment_text(child["started_at"] if child else self.run.started_at),
             }
+            self._runs[home] = child, found
         return found
 
     def child(self, scope: str) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 from program import Program, until
@@ -183,3 +184,19 @@ def test_an_item_that_fails_though_its_command_ended_well_has_a_line_of_its_own(
     assert sorted(line.partition(" (")[0] for line in said if "each[" in line and "done" not in line) == [
         "each[0].odd: output_invalid", "each[1].ends: mine", "each[2].bad: exit:3",
     ]  # fmt: skip
+
+
+def test_a_child_that_is_called_again_in_the_same_move_is_another_run(durun: Program) -> None:
+    durun.plan(
+        'durun: 1\nname: child\nstart: x\nstates:\n  x: {run: \'echo "$DURUN_RUN_ID" >> "$LEDGER"\', next: succeeded}\n'
+        "output: '${{ run.id }}'\n",
+        "child.yaml",
+    )
+    durun.plan(
+        "durun: 1\nname: calls\npins: {env: [LEDGER]}\nvars: {ids: []}\nstart: call\nstates:\n"
+        "  call: {plan: {file: child.yaml}, assign: {ids: '${{ vars.ids + [output] }}'}, next: more}\n"
+        "  more: {choice: [{when: 'size(vars.ids) < 3', next: call}, {next: succeeded}]}\noutput: '${{ vars.ids }}'\n"
+    )
+    run = durun.start()
+    ids = json.loads(durun("output", run).stdout)
+    assert len(set(ids)) == 3 and durun.lines() == ids
