@@ -41,6 +41,7 @@ from durun.machine import (
     drift,
     message,
     once_step,
+    plainly,
     request,
     restored,
     rewind,
@@ -219,7 +220,10 @@ def _at_position(d: Draft, p: Position, event: Any) -> None:
     match p.phase, event:
         case Phase.READY, Go():
             d.go(p.scope, p.target or "")
-        case (Phase.ACTING, Ended() | CouldNotStart()) if event.effect == p.effect:
+        case (Phase.ACTING, Ended()) if event.effect == p.effect:
+            if not plainly.ended(d, p, event):
+                walk.acted(d, p, event)
+        case (Phase.ACTING, CouldNotStart()) if event.effect == p.effect:
             walk.acted(d, p, event)
         case (Phase.ACTING, Answered()) if event.effect == p.effect:
             request.answered(d, p, event)

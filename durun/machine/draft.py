@@ -276,6 +276,10 @@ class Draft:
                 nth = stands.nth or 0
                 given["item"], given["index"] = self.item(part.path, nth).item, nth
         given.update(more)
+        return self.names_with(scope, given)
+
+    def names_with(self, scope: str, given: dict[str, Json]) -> Lazily:
+        """The same, where those are `given` that are not known everywhere."""
         return Lazily(ALWAYS, lambda name: self._named(scope, name), given)
 
     def _named(self, scope: str, name: str) -> Json:
@@ -386,6 +390,10 @@ class Draft:
     def key(self, position: Position, *more: str) -> str:
         """The idempotency key of this visit: derived once, then read from where it was stored."""
         return self._derived(position.scope, position.state, position.visit, *more)
+
+    def key_inside(self, outer: Position, label: str, state: str, visit: int) -> str:
+        """The same of a visit in an item of a map in which nothing else stands: its plan is the run's own."""
+        return uuid5(self.run.namespace, f"{outer.state}#{outer.visit}[{label}].{state}#{visit}")
 
     def _derived(self, scope: str, name: str, visit: int, *more: str) -> str:
         """UUIDv5 over the path with the visits of all states around it, in the namespace of the run or the child."""
