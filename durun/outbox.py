@@ -51,6 +51,7 @@ VAIN = 3  # keepers in a row that died before they had anything to say
 LISTEN = 0.5  # s in which an end by a signal is heard for a signal to durun itself
 NOT_READY: tuple[Json, str | None, bytes] = (None, None, b"")
 LOOK = 0.1  # s between looks at what a dead driver's keeper holds
+FEW = 4  # reports that are heard together however little is under way
 
 
 def new_commands(folder: str, place: str) -> Commands:
@@ -365,10 +366,14 @@ class Deliverer:
             wait = min(wait, self._sender.patience())
             read, write, odd = self._sender.files()
             files += read
-        ready = select.select(files, write, odd, 0.0 if self._known else max(0.0, wait))[0]
+        told = self.commands.has_more
+        ready = select.select(files, write, odd, 0.0 if self._known or told else max(0.0, wait))[0]
         if wake is not None and wake in ready:
             os.read(wake, 4096)
-        return self.gather(self.commands.receive(None) if self.commands in ready else [])
+        if not told and self.commands not in ready:
+            return self.gather([])
+        # half of what is under way at most: others take their places while the rest is seen to
+        return self.gather(self.commands.receive(None, max(FEW, len(self._issued) // 2)))
 
     def gather(self, reports: list[Report]) -> list[Happening]:
         """What has happened, from what the keeper said of this run, and from what can be seen without waiting."""

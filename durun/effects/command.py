@@ -211,25 +211,33 @@ class Commands:
         except (BrokenPipeError, ConnectionResetError):
             return  # the end of the stream is read next, and reported
 
-    def receive(self, timeout: float | None = 0) -> list[Report]:
-        """What the keeper has to say, waiting at most so many seconds for it (None: however long)."""
-        if self._gone or (timeout is not None and not self._readable(timeout)):
-            return []
-        data = self._read()
-        if not data:
-            self._gone = True
-            return [KeeperGone(self._how_it_died())]
-        self._incoming += data
+    def receive(self, timeout: float | None = 0, most: int | None = None) -> list[Report]:
+        """What the keeper has to say, waiting at most so many seconds for it (None: however long). Of more than `most` reports
+        the rest waits for the next call."""
+        if self.has_more:
+            if self._readable(0):
+                self._incoming += self._read()  # that it is at its end is heard again
+        else:
+            if self._gone or (timeout is not None and not self._readable(timeout)):
+                return []
+            data = self._read()
+            if not data:
+                self._gone = True
+                return [KeeperGone(self._how_it_died())]
+            self._incoming += data
         found: list[Report] = []
-        while len(self._incoming) >= 4:
+        while self.has_more and len(found) != most:
             length = int.from_bytes(self._incoming[:4], "big")
-            if len(self._incoming) < 4 + length:
-                break
             report = report_of(self._incoming[4 : 4 + length].decode("utf-8", "surrogateescape").split("\t"), self.place)
             self._incoming = self._incoming[4 + length :]
             self._held.discard(report.token)
             found.append(report)
         return found
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a report is here that was not given out yet."""
+        return len(self._incoming) >= 4 + int.from_bytes(self._incoming[:4], "big")
 
     def _how_it_died(self) -> str:
         try:

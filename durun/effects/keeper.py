@@ -200,6 +200,7 @@ class Keeper:
         except OSError:
             pass  # a full disk: again before the first command
         while self.jobs or self.waiting or not self.orphan:
+            self.flush()
             if not self.orphan and bool(self.outgoing) != writing:
                 writing = not writing
                 poll.modify(SOCKET, select.POLLIN | (select.POLLOUT if writing else 0))
@@ -216,12 +217,13 @@ class Keeper:
                     if self.orphan:
                         poll.unregister(SOCKET)
             now = time.monotonic()
+            if died:
+                died = not self.look_at_the_dead(now)
             for job in list(self.jobs.values()):
                 if died or job.is_timed():
                     self.look(job, now)
             waiting, self.waiting = self.waiting, []
-            for request in waiting:
-                self.begin(request)
+            self.begin(waiting)
             if self.orphan:
                 self.obey()
             elif self.jobs:
@@ -263,6 +265,7 @@ class Keeper:
             self.incoming += data
             if 0 < len(data) < most:  # that was all; what comes now is told by the next look
                 break
+        begins: list[Request] = []
         while len(self.incoming) >= 4:
             length = int.from_bytes(self.incoming[:4], "big")
             if len(self.incoming) < 4 + length:
@@ -270,14 +273,17 @@ class Keeper:
             request = marshal.loads(self.incoming[4 : 4 + length])
             self.incoming = self.incoming[4 + length :]
             if request["kind"] == "begin":
-                self.begin(request)
-            else:
-                self.stop(request["token"], request["steps"], request["why"])
+                begins.append(request)
+                continue
+            self.begin(begins)
+            begins = []
+            self.stop(request["token"], request["steps"], request["why"])
+        self.begin(begins)
 
     def answer(self, said: bytes) -> None:
+        """Goes out with the next round, together with what else there is to say: each piece wakes the driver."""
         if not self.orphan:
             self.outgoing += len(said).to_bytes(4, "big") + said
-            self.flush()
 
     def flush(self) -> None:
         while self.outgoing:
@@ -313,26 +319,29 @@ class Keeper:
 
     # to begin
 
-    def begin(self, request: Request) -> None:
-        token = request["token"]
-        if not self.closed:
+    def begin(self, requests: list[Request]) -> None:
+        """Begins what came together, behind one look at the gate."""
+        if requests and not self.closed:
             try:
                 fcntl.flock(self.gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # it is being closed: soon it is, or who closed it has died
-                self.waiting.append(request)
+                self.waiting += requests
                 return
             try:
                 self.closed = bool(posix.pread(self.gate, 1, 0))
             except OSError as e:  # nobody knows whether it is closed: nothing is begun, and what runs goes on
                 fcntl.flock(self.gate, fcntl.LOCK_UN)
-                return self.answer(b"full\t%s\t%d" % (token.encode(), e.errno or errno.EIO))
+                for request in requests:
+                    self.answer(b"full\t%s\t%d" % (request["token"].encode(), e.errno or errno.EIO))
+                return
             try:
-                if not self.closed:
-                    self.begin_inside(request, token)
+                for request in requests if not self.closed else ():
+                    self.begin_inside(request, request["token"])
             finally:
                 fcntl.flock(self.gate, fcntl.LOCK_UN)
         if self.closed:
-            self.answer(b"refused\t" + token.encode())
+            for request in requests:
+                self.answer(b"refused\t" + request["token"].encode())
 
     def begin_inside(self, request: Request, token: str) -> None:
         """Makes all ready, notes, spawns, notes. Whatever goes wrong is noted or answered as what it is."""
@@ -377,7 +386,7 @@ class Keeper:
             posix.fchdir(self.here)
             if token not in self.jobs:
                 for file in files:
-                    self.give_back(file, file.alone())
+                    self.give_back(file, file.alone() and not file.size())
         self.journal.note_if_it_can_be("begun", token, pid, before, clock(), time.monotonic())
         if "stop" in request:
             self.go_on_to_stop(self.jobs[token], *request["stop"])
@@ -433,10 +442,10 @@ class Keeper:
                 except OSError:  # the disk is full, or fails: who needs one will find out
                     return
 
-    def give_back(self, file: File, alone: bool) -> None:
+    def give_back(self, file: File, unused: bool) -> None:
         """An output file that stayed empty and that nobody has any more is used again: making files is what costs."""
         kind = file.name.rpartition(".")[2]
-        if alone and file.size() == 0:
+        if unused:
             self.pool[kind].append(file)
         else:
             posix.close(file.fd)
@@ -482,6 +491,21 @@ class Keeper:
 
     # to end
 
+    def look_at_the_dead(self, now: float) -> bool:
+        """Whether these were all there is to look at. Where one was told to stop its leader stays, so that its pid is ours."""
+        if any(job.stopped for job in self.jobs.values()):
+            return False
+        jobs = {job.pid: job for job in self.jobs.values()}
+        while jobs:
+            pid, status = posix.waitpid(-1, posix.WNOHANG)
+            if not pid:
+                break
+            job = jobs.pop(pid, None)
+            if job is not None:
+                job.status = posix.waitstatus_to_exitcode(status)
+                self.look(job, now)
+        return True
+
     def look(self, job: Job, now: float) -> None:
         if job.status is None:
             job.status = leader_status(job.pid, leave=bool(job.stopped))
@@ -510,8 +534,8 @@ class Keeper:
     def ended(self, job: Job, left: list[int]) -> None:
         del self.jobs[job.token]
         out, err = job.files
-        sizes = out.size(), err.size()
         alone = out.alone(), err.alone()
+        sizes = out.size(), err.size()  # of one that is alone it is the last
         for file in (file for file, nobody in zip(job.files, alone, strict=True) if not nobody and file.held()):
             left = left + [pid for pid in holders(file.fd) if pid not in left]
         crc = sum_of(out.fd) if job.request["capture"] and sizes[0] else 0
@@ -523,8 +547,8 @@ class Keeper:
             int(time.monotonic() * 1000),
         )  # fmt: skip
         self.answer(said)
-        for file, nobody in zip(job.files, alone, strict=True):
-            self.give_back(file, nobody)
+        for file, nobody, size in zip(job.files, alone, sizes, strict=True):
+            self.give_back(file, nobody and not size)
 
     def little_room(self) -> bool:
         """Whether the disk of the logs is full, or nearly: why a command failed may then be lost with what it could not print."""

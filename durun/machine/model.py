@@ -499,8 +499,9 @@ def _take_away(at: Checkpoint, move: Move) -> None:
     for scope in states:
         for name in at.within.pop(scope, ()):
             del at.states[scope, name]
-    for path in [path for path in at.items if _has_gone(move, path)]:
-        del at.items[path]
+    if move.fresh or any(left.items for left in move.gone.values()):
+        for path in [path for path in at.items if _has_gone(move, path)]:
+            del at.items[path]
     for scope in positions:
         _place(at, scope, None)
     for path, items in move.fresh.items():

@@ -439,3 +439,32 @@ def test_a_keeper_that_stands_still_does_not_hold_up_the_leaving(driver: Any, mo
     assert (driver.folder / "one" / "journal").exists()
     os.kill(driver.commands.pid, signal.SIGCONT)
     assert os.waitpid(driver.commands.pid, 0)[1] == 0
+
+
+def test_what_is_more_than_is_asked_for_waits_for_the_next_look(driver: Any) -> None:
+    for token in "abcde":
+        driver.begin(token, "true")
+    until(lambda: all(f"ended\t{token}" in _journal(driver) for token in "abcde"))
+    heard: list[str] = []
+    while len(heard) < 5:
+        found = driver.commands.receive(30, 2)
+        assert 1 <= len(found) <= 2 and all(report.status == 0 for report in found)
+        heard += [report.token for report in found]
+    assert sorted(heard) == list("abcde") and not driver.commands.has_more
+    assert driver.commands.receive(0, 2) == []
+
+
+def test_one_that_was_told_to_stop_does_not_keep_the_ends_of_others_from_being_told(driver: Any) -> None:
+    driver.begin(
+        "stays", *py("import signal, time; signal.signal(15, signal.SIG_IGN); open('on', 'w').write('on\\n'); time.sleep(60)")
+    )
+    driver.there("on")
+    driver.commands.stop("stays", [("TERM", 60_000), ("KILL", 0)], "cancel")
+    for token in "abc":
+        assert driver.run(token, "true").status == 0
+    driver.commands.stop("stays", [("KILL", 0)], "cancel")
+    assert driver.report().status == -signal.SIGKILL
+
+
+def _journal(driver: Any) -> str:
+    return str((driver.folder / driver.place / "journal").read_bytes().decode("utf-8", "replace"))
