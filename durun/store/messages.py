@@ -35,7 +35,12 @@ UPSERT = (
     "INSERT INTO messages (run, effect, status, ordered, due, data) VALUES (?,?,?,?,?,?) ON CONFLICT (run, effect) DO UPDATE"
     " SET status=excluded.status, due=excluded.due, data=excluded.data"
 )
-RESULT = "UPDATE effects SET key = ?, status = ?, attempt = ?, boot = ?, place = ?, first_at = ?, ended_at = ?, exit = ?, error = ?"
+# a key of durun's own that stands in the text of the request is the same wherever the far side sees it; no other text is like it
+SAME_KEY = "CASE WHEN key <> ?1 AND key GLOB '????????-????-5???-????-????????????' THEN replace(request, key, ?1) ELSE request END"
+RESULT = (
+    f"UPDATE effects SET request = {SAME_KEY}, key = ?1, status = ?2, attempt = ?3, boot = ?4, place = ?5, first_at = ?6,"
+    " ended_at = ?7, exit = ?8, error = ?9 WHERE run = ?10 AND no = ?11"
+)
 
 
 class Claimed(NamedTuple):
@@ -86,7 +91,7 @@ def _put(db: apsw.Connection, run: int, m: Message, e: Effect) -> None:
     error = None if e.error is None else canonical_text(e.error)
     db.execute(UPSERT, (run, *row(m)))
     how = (e.key, e.status, e.attempt, e.boot, e.place, e.first_at, e.ended_at, e.exit, error)
-    db.execute(f"{RESULT} WHERE run = ? AND no = ?", (*how, run, e.no))
+    db.execute(RESULT, (*how, run, e.no))
 
 
 def _undos_of_withdrawn(db: apsw.Connection, run: int) -> None:

@@ -91,6 +91,35 @@ def test_dropped_it_is_never_delivered_and_a_new_key_is_another_act(durun: Progr
     assert len(keys) == len([line for line in durun.lines() if line.startswith("a ")]) and "b" in durun.lines()
 
 
+IN_ITS_TEXT = """
+durun: 1
+name: text
+start: a
+states:
+  a:
+    run: 'echo "$DURUN_IDEMPOTENCY_KEY $(cat) $TOLD" >> "$LEDGER"; exit 1'
+    stdin: {id: '${{ key }}'}
+    env: {TOLD: 'k-${{ key }}'}
+    background: true
+    idempotent: true
+    next: succeeded
+"""
+
+
+def test_a_new_key_stands_also_where_the_request_holds_the_key_in_its_text(durun: Program) -> None:
+    durun.plan(IN_ITS_TEXT)
+    durun("start", "plan.yaml", "--id", "r", "-q")
+    durun("outbox", "retry", "r:1", "--new-key")
+    durun("outbox", "deliver", exit=9)
+    keys = [line.split()[0] for line in durun.lines()]
+    assert keys[0] != keys[1] and durun.lines() == [f'{key} {{"id":"{key}"}} k-{key}' for key in keys]
+    durun("outbox", "retry", "r:1", "--new-key")
+    durun("outbox", "drop", "r:1")
+    effect = json.loads(durun("outbox", "show", "r:1", "--json").stdout)
+    assert effect["request"]["stdin"] == {"id": keys[1]}, "what was never sent leaves no trace"
+    assert durun("db", "check").returncode == 0
+
+
 def test_a_deliverer_that_stands_still_keeps_its_claim_and_one_that_died_loses_it(durun: Program) -> None:
     durun.plan(SLOW)
     driver = durun.begin("start", "plan.yaml", "--id", "r")
