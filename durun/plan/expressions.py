@@ -231,6 +231,7 @@ class Evaluator:
         self._parts: dict[str, list[str | Hole]] = {}
         self._bare: dict[str, Sequence[str | int]] = {}  # those that are nothing but a path
         self._programs: dict[str, Program] = {}
+        self._words: set[str] = set()  # of commands, that are as they stand, and fit
 
     def expression(self, source: str, names: Names) -> Json:
         """The value of a bare expression."""
@@ -277,9 +278,14 @@ class Evaluator:
         """The words of a command; an element that is one expression giving a list becomes that many words."""
         words: list[str] = []
         for template in templates:
+            if type(template) is str and template in self._words:
+                words.append(template)
+                continue
             value = self.value(template, names)
             spread = isinstance(value, list) and isinstance(template, str)
             words += [_text(v, template, LARGEST_WORD) for v in (value if spread else [value])]
+            if value is template and isinstance(template, str):
+                self._words.add(template)
         return words
 
     def _tree(self, template: Json, names: Names, depth: int) -> Json:
