@@ -547,6 +547,8 @@ class Keeper:
             int(time.monotonic() * 1000),
         )  # fmt: skip
         self.answer(said)
+        if not self.jobs:
+            self.flush()  # nothing that it could go together with
         for file, nobody, size in zip(job.files, alone, sizes, strict=True):
             self.give_back(file, nobody and not size)
 
