@@ -147,9 +147,9 @@ class _Mover:
             "migrated", None, None, by=self.given.by, version=self.new["version"], before=run.version, map=self.given.map,
             vars=set_now, dropped=dropped,
         )  # fmt: skip
+        moved = [p for p in self.at.positions.values() if self._stays(p)]  # before the items of what has another name are
         self._rows()
         self._items()
-        moved = [p for p in self.at.positions.values() if self._stays(p)]
         for p in sorted(moved, key=lambda p: (len(scopes.parts(p.scope)), p.scope)):
             self._place(p)
         self._questions()
@@ -280,6 +280,7 @@ class _Mover:
             if path != to:
                 self.d.move.fresh.setdefault(path, [])
                 self.d.move.fresh[to] = [item._replace(path=to) for item in self.at.items[path]]
+        self.d._holders = None  # who holds a place is counted anew, under the new names
 
     def _place(self, p: Position) -> None:
         """One position under the new plan."""

@@ -134,3 +134,37 @@ def test_pins_are_taken_anew_and_an_id_is_bound_to_the_new_plan(durun: Program) 
     assert durun.lines() == ["one", "two"]
     durun("compensate", "k", exit=4)
     assert durun.lines() == ["one", "two", "two", "one"], "each is undone as the plan said under which it was done"
+
+
+DEEP = """
+version: '{version}'
+start: {name}
+states:
+  {name}:
+    map:
+      items: '["k", "o"]'
+      label: '${{{{ item }}}}'
+      start: p
+      states:
+        p:
+          parallel:
+            branches:
+              l: {{start: ask, states: {{ask: {{wait: {{signal: go}}, next: try}}, try: {{run: 'echo {name} >> $LEDGER', next: succeeded}}}}}}
+              m: {{start: late, states: {{late: {{run: 'test -e mended', idempotent: true, retry: {{initial_interval: 1h, jitter: none}}, next: succeeded}}}}}}
+          next: succeeded
+    next: succeeded
+"""
+
+
+def test_what_stands_deep_inside_a_state_with_another_name_goes_along(durun: Program) -> None:
+    durun.plan(DEEP.format(version=1, name="old"))
+    id = durun.start(3, "--no-wait")
+    durun("migrate", id, durun.plan(DEEP.format(version=2, name="other"), "new.yaml"), "--map", "old=other")
+    durun("db", "check")
+    waits = {way["path"] for way in durun.show(id)["waiting_for"] if way["kind"] == "signal"}
+    assert waits == {"other[k].p.l.ask", "other[o].p.l.ask"}
+    (durun.folder / "mended").touch()
+    durun("signal", id, "go")
+    durun("signal", id, "go", "--resume")
+    assert durun.lines() == ["other", "other"]
+    durun("db", "check")
