@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -100,6 +101,21 @@ def parts(scope: str) -> tuple[Part, ...]:
         found.append(Part(outer, state, kind, label if label is not None else name or "", inner, path_of(outer, state)))
         at, outer = read.end(), inner
     return tuple(found)
+
+
+def renamed(scope: str, names: Mapping[str, str]) -> str:
+    """A scope once the states around it have other names; they are told by their paths in a plan, without labels of items."""
+    outer, head = "", ""
+    for part in parts(scope):
+        path = path_of(outer, names.get(head + part.state, part.state))
+        match part.kind:
+            case "item":
+                outer, head = item(path, part.name), f"{head}{part.state}[]."
+            case "branch":
+                outer, head = branch(path, part.name), f"{head}{part.state}.{part.name}."
+            case _:
+                outer, head = child(path), f"{head}{part.state}/"
+    return outer
 
 
 @lru_cache(maxsize=4096)

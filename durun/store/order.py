@@ -3,14 +3,15 @@
 Rules:
 - what a child did is undone together: what its run began later comes first, then all of the child, the youngest first, then what
   came before it. So it is in a child of a child; and a child that is called again is another entry
-- which child an effect belongs to is known by the history: the last that began there before its state was entered
+- which child an effect belongs to is known by the history: the last that began there before its state was entered, also where a
+  migration has given what is around it another name since
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from durun.machine.scope import child, parts, path_of, without_once
+from durun.machine.scope import child, parts, path_of, renamed, without_once
 from durun.store.file import File, rows
 from durun.values import NamedTuple
 
@@ -65,15 +66,22 @@ def _around(file: File, run: int, effects: list[Began]) -> dict[tuple[str, int],
     """(path, visit) of each effect inside a child -> the children around it, the outermost first."""
     wanted = {_visited(e) for e in effects if in_child(e.scope)}
     sql = (
-        "SELECT no, at, kind, scope, state, visit, data ->> 'run' FROM history WHERE run = ?"
-        " AND (kind = 'child_begun' OR (kind = 'entered' AND instr(scope, '/'))) ORDER BY no"
+        "SELECT no, at, kind, scope, state, visit, data ->> iif(kind = 'migrated', 'map', 'run') FROM history WHERE run = ?"
+        " AND (kind IN ('child_begun', 'migrated') OR (kind = 'entered' AND instr(scope, '/'))) ORDER BY no"
     )
     standing: dict[str, Around] = {}
     found: dict[tuple[str, int], tuple[Around, ...]] = {}
-    for no, at, kind, scope, state, visit, id in rows(file.db, sql, (run,)):
+    for no, at, kind, scope, state, visit, said in rows(file.db, sql, (run,)):
+        if kind == "migrated":
+            import json
+
+            names = json.loads(said or "{}")
+            # the last that began wins where two have one name now: those before it have ended
+            standing = {renamed(scope, names): one for scope, one in sorted(standing.items(), key=lambda known: known[1].no)}
+            continue
         path = path_of(scope, state)
         if kind == "child_begun":
-            standing[child(path)] = Around(no, at, id, path, visit)
+            standing[child(path)] = Around(no, at, said, path, visit)
         elif (path, visit) in wanted:
             found[path, visit] = tuple(standing[part.inner] for part in parts(scope) if part.kind == "child")
     return found

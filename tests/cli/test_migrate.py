@@ -168,3 +168,35 @@ def test_what_stands_deep_inside_a_state_with_another_name_goes_along(durun: Pro
     durun("signal", id, "go", "--resume")
     assert durun.lines() == ["other", "other"]
     durun("db", "check")
+
+
+CALLS = """
+version: '{version}'
+start: first
+states:
+  first: {{run: 'echo first >> $LEDGER', compensate: {{run: 'echo undo first >> $LEDGER'}}, next: {name}}}
+  {name}: {{plan: {{file: child.yaml}}, next: last}}
+  last: {{run: 'echo last >> $LEDGER', compensate: {{run: 'echo undo last >> $LEDGER'}}, next: succeeded}}
+"""
+CALLED = """
+start: one
+states:
+  one: {run: 'echo one >> $LEDGER', compensate: {run: 'echo undo one >> $LEDGER'}, next: ask}
+  ask: {wait: {signal: go}, next: two}
+  two: {run: 'echo two >> $LEDGER', compensate: {run: 'echo undo two >> $LEDGER'}, next: succeeded}
+"""
+
+
+def test_what_a_child_does_is_its_own_once_the_state_that_called_it_has_another_name(durun: Program) -> None:
+    durun.plan("name: child\n" + CALLED, "child.yaml")
+    durun.plan(CALLS.format(version=1, name="old"))
+    id = durun.start(3)
+    durun("migrate", id, durun.plan(CALLS.format(version=2, name="other"), "new.yaml"), "--map", "old=other")
+    durun("signal", id, "go", "--resume")
+    undos = durun.show(id)["undo"]
+    assert {u["path"]: (u["child"] or {}).get("path") for u in undos} == {
+        "last": None, "other/two": "old", "old/one": "old", "first": None,
+    }  # fmt: skip
+    durun("compensate", id, exit=4)
+    assert durun.lines() == ["first", "one", "two", "last", "undo last", "undo two", "undo one", "undo first"]
+    durun("db", "check")
