@@ -26,7 +26,7 @@ def document(file: File, child: Child) -> dict[str, Json]:
     alive = alive_in(file.path)
     of, d, s, own = _seen(file, child, alive)
     doc = render.run(s, own, now(), alive=s.driver is not None and bool(alive(s.driver)))
-    plan = _plan(file, child)
+    plan = plan_of(file, child)
     if plan is not None:
         doc |= {"version": plan["version"], "digest": digest(plan)}
         env = {name: value for name, value in doc["pins"]["env"].items() if name in plan["pins"]["env"]}
@@ -65,13 +65,13 @@ def _seen(file: File, child: Child, alive: Any) -> tuple[read.Summary, Json, rea
     return of, d, s, own
 
 
-def _plan(file: File, child: Child) -> Json:
+def plan_of(file: File, child: Child) -> Json:
     """The plan it walks through; None where its run has moved to another that does not call it."""
-    from durun.machine.scope import plan_of
+    from durun.machine import scope
     from durun.store.runs import Store
 
     try:
-        return plan_of(Store(file).pinned(child.run).plan, child.scope)
+        return scope.plan_of(Store(file).pinned(child.run).plan, child.scope)
     except (KeyError, StopIteration, TypeError):
         return None
 

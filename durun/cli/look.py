@@ -254,14 +254,19 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
 
 def _refuse_unknown(file: File, no: int, child: Child | None, state: str) -> None:
     """Raises NotPossible where a run has been to no state that may be meant, and its plan has none."""
-    from durun.machine.scope import plan_of, some
+    from durun.cli.child import plan_of
+    from durun.machine.scope import some
     from durun.plan.canonical import states_in
     from durun.store.runs import Store
 
     been = any(_meant(state, e["scope"], e["state"]) for e in _history(file, no, child) if e["state"] is not None)
-    plan = Store(file).pinned(no).plan
-    if child is not None:
-        plan = plan_of(plan, child.scope)
+    plan = Store(file).pinned(no).plan if child is None else plan_of(file, child)
+    if child is not None and plan is None:
+        if been:
+            return
+        raise NotPossible(
+            f"run {child.id} has been to no state {state!r}, and the plan of its run does not call it from {child.path}"
+        )
     first = state[: min(at for mark in "./[~" if (at := (state + mark).find(mark)) >= 0)]
     if been or first in plan["states"] or state in states_in(plan):
         return

@@ -197,6 +197,8 @@ def test_what_a_child_does_is_its_own_once_the_state_that_called_it_has_another_
     assert {u["path"]: (u["child"] or {}).get("path") for u in undos} == {
         "last": None, "other/two": "old", "old/one": "old", "first": None,
     }  # fmt: skip
+    [child] = {u["child"]["run"] for u in undos if u["child"]}
+    assert "does not call it from old" in durun("logs", child, "three", exit=10).stderr
     durun("compensate", id, exit=4)
     assert durun.lines() == ["first", "one", "two", "last", "undo last", "undo two", "undo one", "undo first"]
     durun("db", "check")
