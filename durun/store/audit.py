@@ -55,6 +55,7 @@ JSON_COLUMNS = {
         "tools",
         "drift",
     ),
+    "large": ("text",),
     "positions": ("data",),
     "states": ("output", "error"),
     "effects": ("request", "error", "output"),
@@ -506,6 +507,15 @@ def onces(db: apsw.Connection) -> Found:
             yield _of(db, run, f"its once {no} is done, and there is nothing to tell")
 
 
+@_invariant
+def large(db: apsw.Connection) -> Found:
+    """An input, or vars, are in the row of their run or beside it: in one of the two."""
+    for what in ("input", "vars"):
+        beside = f"EXISTS (SELECT 1 FROM large WHERE run = no AND what = '{what}')"
+        yield from _ids(db, f"SELECT no, 'its {what}', iif({what} IS NULL, 'is nowhere', 'is there twice') FROM runs"
+                        f" WHERE ({what} IS NULL) <> {beside}")  # fmt: skip
+
+
 # --- history ---
 
 
@@ -537,7 +547,7 @@ def history_kinds(db: apsw.Connection) -> Found:
 @_invariant
 def of_a_run(db: apsw.Connection) -> Found:
     """Every row belongs to a run."""
-    for table in ("positions", "states", "effects", "undos", "onces", "notes", "history"):
+    for table in ("large", "positions", "states", "effects", "undos", "onces", "notes", "history"):
         yield from _ids(
             db, f"SELECT DISTINCT run, 'is no run, and has rows in {table}' FROM {table} WHERE run NOT IN (SELECT no FROM runs)"
         )

@@ -39,7 +39,8 @@ KEPT = {
     "undelivered": f"EXISTS (SELECT 1 FROM messages m WHERE m.run = runs.no AND m.{UNDELIVERED})",
 }
 HEAVY = (  # of a run: its rows, and what its own row holds as if that were rows
-    f"events + 2 * next_effect + (octet_length(input) + octet_length(vars) + coalesce(octet_length(output), 0)) / {BYTES // ROWS}"
+    "events + 2 * next_effect + (coalesce(octet_length(input), 0) + coalesce(octet_length(vars), 0)"
+    f" + coalesce(octet_length(output), 0)) / {BYTES // ROWS}"
 )
 AT_ONCE_GONE = ("positions", "notes", "queue", "grouped", "places")  # what is asked of the whole file, and is never many of a run
 

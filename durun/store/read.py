@@ -251,6 +251,11 @@ def details(file: File, no: int, many: int | None = MANY) -> dict[str, Json]:
     names += ", events, tools, drift"
     row = rows(db, f"SELECT {names} FROM runs WHERE no = ?", (no,))[0]
     out = dict(zip(names.split(", "), row, strict=True))
+    for name in ("input", "vars"):
+        if out[name] is None:
+            from durun.store import large
+
+            out[name] = large.of(db, no, name)
     for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored", "tools", "drift"):
         out[name] = _value(out[name])
     out["files"] = _pinned_files(file, out["pins"]["trees"]) if "trees" in out["pins"] else {}

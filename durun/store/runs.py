@@ -43,6 +43,7 @@ Sign = Callable[[str], tuple[str, int] | None]
 
 NOT_STORED: tuple[Json, str] = (None, "")
 LONG = 256  # characters from which on a script is stored once, by its digest
+LARGE = 1000  # characters of an input, or of vars, beyond which they lie beside the row of the run: that stays within a page
 
 
 class Birth(NamedTuple):
@@ -167,6 +168,7 @@ class Store:
         self.file = file
         self._literals: set[str] = set()
         self._requests: dict[tuple[int, int], tuple[Json, str]] = {}  # those of effects under way and their keys, as stored
+        self._beside: set[int] = set()  # runs whose vars lay, or lie, beside their row
         self._texts: dict[int, tuple[Json, str]] = {}  # of what the next move may have, by the identity of the value
 
     # birth
@@ -196,18 +198,23 @@ class Store:
             if birth.mark is not None:
                 db.execute("INSERT OR IGNORE INTO checked (mark, plan) VALUES (?, ?)", (birth.mark, birth.plan_digest))
             self._driver(db, driver, now)
+            given = canonical_text(run.input)
             db.execute(
                 "INSERT INTO runs (no, id, plan, name, version, language, file, directory, namespace, bound_to, pins, input,"
                 f" types, vars, status, driver, fence, seq, events, next_effect, created_at, updated_at, named) VALUES ({NEXT},"
                 "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (
                     run.id, birth.plan_digest, run.name, run.version, birth.language, birth.file, birth.directory,
-                    run.namespace, birth.bound_to, text_of(birth.pins), text_of(run.input), text_of(run.types),
-                    text_of(run.vars), str(run.status), driver.place if driver else None, 1, 0, 0, 1, run.started_at, now,
+                    run.namespace, birth.bound_to, text_of(birth.pins), given if len(given) <= LARGE else None,
+                    text_of(run.types), None, str(run.status), driver.place if driver else None, 1, 0, 0, 1, run.started_at, now,
                     int(birth.named),
                 ),
             )  # fmt: skip
             right = Held(db.last_insert_rowid(), 1, 0, 0)
+            if len(given) > LARGE:
+                from durun.store import large
+
+                large.put(db, right.no, "input", given)
             if birth.group is not None:
                 db.execute("INSERT INTO grouped (run, name) VALUES (?, ?)", (right.no, birth.group))
             if birth.trees:
@@ -322,7 +329,7 @@ class Store:
             return self._load(db, no)
 
     def _load(self, db: apsw.Connection, no: int) -> Checkpoint:
-        run = _run_of(rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0])
+        run = _run_of(self._whole(db, no, rows(db, f"SELECT {', '.join(RUN_COLUMNS)} FROM runs WHERE no = ?", (no,))[0]))
         positions, states, items, effects, signals = {}, {}, dict[str, list[Item]](), dict[int, Effect](), {}
         for row in rows(db, "SELECT scope, state, visit, phase, effect, asking, due, data FROM positions WHERE run = ?", (no,)):
             position = _position_of(row)
@@ -346,6 +353,20 @@ class Store:
             sent = Sent(row[0], row[1], value_of(row[2]), *row[3:])
             signals[sent.no] = sent
         return Checkpoint(run, positions, states, effects, items, signals)
+
+    def _whole(self, db: apsw.Connection, no: int, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The row of a run with what lies beside it."""
+        if row[INPUT] is not None and row[VARS] is not None:
+            return row
+        from durun.store import large
+
+        whole = list(row)
+        for column in (INPUT, VARS):
+            if row[column] is None:
+                whole[column] = large.of(db, no, RUN_COLUMNS[column])
+        if row[VARS] is None:
+            self._beside.add(no)
+        return tuple(whole)
 
     def view(self) -> Any:
         """One view of the file for several reads."""
@@ -476,12 +497,15 @@ class Store:
             [(left,)] = rows(db, "SELECT plan FROM runs WHERE no = ?", (held.no,))
             db.execute("INSERT OR IGNORE INTO plans_left (run, plan) VALUES (?, ?)", (held.no, left))
             run = moved.move.run
+            from durun.store import large
+
+            given = large.put(db, held.no, "input", canonical_text(moved.input))
             db.execute(
                 "UPDATE runs SET plan = ?, version = ?, language = ?, file = ?, bound_to = ?, pins = ?, input = ?, types = ?"
                 " WHERE no = ? AND fence = ? AND seq = ?",
                 (
                     birth.plan_digest, run.version, birth.language, birth.file, birth.bound_to, text_of(birth.pins),
-                    text_of(moved.input), text_of(moved.types), held.no, held.fence, held.seq,
+                    given, text_of(moved.types), held.no, held.fence, held.seq,
                 ),
             )  # fmt: skip
             _one(db, run.id)
@@ -747,7 +771,7 @@ class Store:
         if before is None or run.awake_boot != before.awake_boot or run.over_at != before.over_at:
             values |= {"awake_boot": run.awake_boot, "over_at": run.over_at}
         if before is None or run.vars is not before.vars:
-            values["vars"] = self._text(run.vars)
+            values["vars"] = self._vars(db, held.no, self._text(run.vars))
         for name in ("error", "ended_by", "cancel", "undoing", "gap", "restored", "tools", "drift"):
             if before is None or getattr(run, name) is not getattr(before, name):
                 values[name] = text_of(getattr(run, name))
@@ -761,6 +785,15 @@ class Store:
             values |= {"paused_at": run.paused_at, "ended_at": run.ended_at}
         db.execute(_update_of(tuple(values)), (*values.values(), held.no, held.fence, held.seq))
         _one(db, run.id)
+
+    def _vars(self, db: apsw.Connection, run: int, text: str) -> str | None:
+        """What the row of a run holds of its vars."""
+        if len(text) <= LARGE and run not in self._beside:
+            return text
+        from durun.store import large
+
+        self._beside.add(run)  # from now on, also where this is rolled back: what is taken away may not be there
+        return large.put(db, run, "vars", text)
 
     def _write_effects(self, db: apsw.Connection, run: int, effects: Iterable[Effect]) -> None:
         """The rows of effects; a frozen request is written once, and again only where a poll has another, or another key."""
@@ -858,6 +891,7 @@ RUN_COLUMNS = (
     "ended_by", "cancel", "undoing", "pivot", "paused_at", "next_effect", "next_signal", "updated_at", "ended_at", "driven",
     "awake", "awake_boot", "gap", "over_at", "restored", "tools", "drift",
 )  # fmt: skip
+INPUT, VARS = RUN_COLUMNS.index("input"), RUN_COLUMNS.index("vars")
 EFFECT_COLUMNS = (
     "no", "scope", "state", "visit", "kind", "key", "request", "status", "attempt", "boot", "place", "intended_at", "first_at",
     "ended_at", "exit", "error", "output",

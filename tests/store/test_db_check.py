@@ -145,6 +145,8 @@ BREAKS = [
     ("queue", "waits", f"UPDATE positions SET phase = 'queued', data = '{{\"wants\": {{\"limit\": \"l\"}}}}' WHERE run = {WAITS}"),
     ("groups", "doubt", f"INSERT INTO grouped (run, name) VALUES ({WAITS}, 'g'), ({DOUBTFUL}, 'g')"),
     ("history_without_gaps", "waits", f"DELETE FROM history WHERE run = {WAITS} AND no = 2"),
+    ("large", "ended", "UPDATE runs SET input = NULL WHERE id = 'ended'"),
+    ("large", "waits", f"INSERT INTO large (run, what, text) VALUES ({WAITS}, 'vars', '{{}}')"),
     ("history_without_gaps", "ended", "UPDATE runs SET events = events + 1 WHERE id = 'ended'"),
     ("history_without_gaps", "ended", f"UPDATE history SET no = no - 1 WHERE run = {ENDED}"),
     ("history_kinds", "ended", f"UPDATE history SET kind = 'dreamt' WHERE run = {ENDED} AND no = 1"),

@@ -71,11 +71,11 @@ CREATE TABLE runs (
   bound_to   TEXT NOT NULL,               -- digest of plan and input: what an id given again must agree with
   named      INTEGER NOT NULL DEFAULT 0,  -- 1: its id was given with --id, and is kept when the run is pruned
   pins       TEXT NOT NULL,               -- JSON: env, base (PATH, HOME, …), durun, host
-  input      TEXT NOT NULL,
+  input      TEXT,                        -- NULL: it lies in `large`
   types      TEXT NOT NULL,               -- JSON: the type each var keeps
   tools      TEXT,                        -- JSON: name -> {said} or {failed}, what each pinned tool says of itself
   drift      TEXT,                        -- JSON: [{tool, was, now}], the tools that hold it up; null: none does
-  vars       TEXT NOT NULL,
+  vars       TEXT,                        -- NULL: they lie in `large`
   status     TEXT NOT NULL CHECK (
     status = 'running' OR status = 'waiting' OR status = 'blocked' OR status = 'paused' OR status = 'compensating'
     OR status = 'succeeded' OR status = 'failed' OR status = 'cancelled' OR status = 'compensated'),
@@ -113,6 +113,13 @@ CREATE INDEX runs_ended ON runs (status) WHERE status IN ('succeeded', 'failed',
 CREATE INDEX runs_ended_of ON runs (name, status) WHERE status IN ('succeeded', 'failed', 'cancelled', 'compensated');
 CREATE INDEX runs_ended_at ON runs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX runs_driver ON runs (driver) WHERE driver IS NOT NULL;
+
+CREATE TABLE large (
+  run  INTEGER NOT NULL REFERENCES runs (no),
+  what TEXT NOT NULL CHECK (what = 'input' OR what = 'vars'), -- the column that is NULL in the row of the run
+  text TEXT NOT NULL,                     -- too long to be written anew with each move
+  PRIMARY KEY (run, what)                 -- beside the rows: what is looked for in a table WITHOUT ROWID is compared with whole rows
+);
 
 CREATE TABLE pruned (
   id        TEXT PRIMARY KEY,             -- of a run that was started with --id: given again, it says how it ended
@@ -357,7 +364,9 @@ CREATE INDEX history_children ON history (data ->> 'run') WHERE kind = 'child_be
 
 CREATE VIEW run AS
   SELECT id, name AS plan, version, status, reason, state, visit, attempt, due, created_at, updated_at, ended_at,
-         input, vars, output, coalesce(ended_by, error) AS error, pins
+         coalesce(input, (SELECT text FROM large WHERE run = no AND what = 'input')) AS input,
+         coalesce(vars, (SELECT text FROM large WHERE run = no AND what = 'vars')) AS vars,
+         output, coalesce(ended_by, error) AS error, pins
   FROM runs;
 
 CREATE VIEW effect AS
