@@ -34,9 +34,9 @@ def ended(d: Draft, p: Position, event: Ended) -> bool:
     held = d.at.items.get(name)
     if held is None or p.nth >= len(held) or scope.item(name, held[p.nth].label) != p.scope:
         return False
-    given = d.plan["states"][name]["map"]
-    state = _only(given, p.state)
-    if state is None or event.status not in state["expect"] or not _goes_on(d, outer, given):
+    given = d.plan["states"][name].get("map")
+    state = _only(given, p.state) if given is not None else None
+    if given is None or state is None or event.status not in state["expect"] or not _goes_on(d, outer, given):
         return False
     inside, following = d.holders().get(name, {}), d.item(name, outer.begun)
     inner = scope.item(name, following.label)
