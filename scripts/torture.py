@@ -539,12 +539,19 @@ class Round:
                     self.call("signal", run, "go")
                 case "in_doubt" | "keeps_dying":
                     self.resolve(run, doc, w)
+                case "undo_failed" if self.is_undone(doc, w["path"]):
+                    self.call("resolve", run, w["path"], "--undone")
                 case "undo_failed" | "not_stopped":
                     self.call(*w["command"].split(" | ")[0].split()[1:])
                 case _:
                     continue
             did = True
         return did
+
+    def is_undone(self, doc: Json, path: str) -> bool:
+        """Whether an undo that failed has happened all the same, where it may not happen again: it was killed, say."""
+        tried = [e for e in doc["effects"] if e["kind"] == "undo" and e["path"].removesuffix("~undo") == path]
+        return any(line[1] == tried[-1]["key"] and line[0][0] in ONLY_ONCE for line in self.lines()) if tried else False
 
     def resolve(self, run: str, doc: Json, w: Json) -> None:
         """They look into the ledgers, and say what has happened."""

@@ -238,12 +238,12 @@ class Draft:
         scope, state, visit = (position.scope, position.state, position.visit) if position else ("", None, None)
         self.move.history.append(Event(kind, scope, state, visit, attempt, data))
 
-    def new_effect(self, position: Position, kind: str, key: str, request: Json) -> Effect:
+    def new_effect(self, position: Position, kind: str, key: str, request: Json, attempt: int = 1) -> Effect:
         """An intent: to begin now where somebody drives on, else waiting."""
         no = self.run.next_effect
         self.set_run(next_effect=no + 1)
         scope, state, visit, *_ = position
-        return self.issue(Effect(no, scope, state, visit, kind, key, request, "waiting", intended_at=self.moment.now))
+        return self.issue(Effect(no, scope, state, visit, kind, key, request, "waiting", attempt, intended_at=self.moment.now))
 
     def issue(self, effect: Effect) -> Effect:
         """The intent as it stands here: bound to this boot and place, or left waiting for whoever drives on."""

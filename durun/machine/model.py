@@ -202,6 +202,7 @@ class Undo(NamedTuple):
     request: Json = None  # rendered when it was known how the effect ended
     key: str = ""
     error: str = ""  # why it could not be rendered
+    attempt: int = 1  # the number of its next one: it failed as often before
 
 
 DELIVERED = "delivered"

@@ -223,7 +223,7 @@ def _act(d: Draft, p: Position, undo: Undo) -> None:
     state = d.state(p)
     d.put_undo(_kept(p, undo))
     d.tell("undoing", p, None, effect=undo.effect)
-    made = d.new_effect(p, "undo", undo.key, undo.request)
+    made = d.new_effect(p, "undo", undo.key, undo.request, undo.attempt)
     failures = (0,) * len(state.get("retry", []))
     stands = p._replace(effect=made.no, of=undo.effect, settling=False, owed=None, failures=failures, target=None)
     d.put(walk.issued(d, stands))

@@ -399,15 +399,16 @@ class Store:
     def undo(self, no: int, effect: int) -> tuple[Effect, Undo] | None:
         """An effect and its undo, where that is still owed."""
         with self._reading() as db:
-            columns = "effect, status, request, key, error"
+            columns = "effect, status, request, key, error, by"
             found = rows(db, f"SELECT {columns} FROM undos WHERE run = ? AND effect = ?", (no, effect))
             if not found or found[0][1] not in ("owed", "registered"):
                 return None
-            no_, status, text, key, error = found[0]
+            no_, status, text, key, error, before = found[0]
             its, request = self.effect(db, no, effect), value_of(text)
             if effect >= 0 and request and "left" in request:
                 request["left"] = {"plan": request["left"], "state": self._state_left(db, request["left"], its)}
-            undo = Undo(no_, status, request, key, error)
+            attempt = 1 if before is None else self.effect(db, no, before).attempt + 1  # what has failed has begun
+            undo = Undo(no_, status, request, key, error, attempt)
             if effect < 0:
                 return onces.to_undo(db, no, its, undo)
             return its, undo

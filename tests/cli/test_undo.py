@@ -98,6 +98,10 @@ def test_an_undo_that_fails_stays_owed_while_the_others_go_on_and_a_person_is_to
     assert durun.lines() == [*BOOKED, "drop flight", "drop hotel"]
     assert logged(durun.show(run)) == [("hotel", "undone"), ("flight", "undone")]
     assert durun("inbox").stdout == ""
+    tries = [
+        (e["path"], e["attempt"], e["key"]) for e in durun.show(run)["effects"] if e["kind"] == "undo" and "hotel" in e["path"]
+    ]
+    assert [attempt for _, attempt, _ in tries] == [1, 2] and len({key for *_, key in tries}) == 1, "a repeat can be told"
 
 
 @pytest.mark.parametrize("state", [[], ["hotel"], ["hotel~undo"]])

@@ -229,7 +229,7 @@ CREATE TABLE undos (
   request       TEXT,                     -- rendered when the effect is done
   key           TEXT NOT NULL,
   error         TEXT NOT NULL,            -- why it could not be rendered
-  by            INTEGER,                  -- the effect that undid it
+  by            INTEGER,                  -- the effect that undid it, or failed to
   PRIMARY KEY (run, effect)
 ) WITHOUT ROWID;
 
