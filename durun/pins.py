@@ -264,8 +264,9 @@ class _Mover:
                 continue
             other = made.get(to) or (self.at.states.get(to) if self._name(*to) == to[1] else None) or StateRow(*to)
             kept = row if row.ended or not other.ended else other
-            most = max(row.visits, other.visits, self.at.states.get(to, other).visits)
-            made[to] = kept._replace(scope=to[0], state=to[1], visits=most, peak=max(row.peak, other.peak))
+            there = self.at.states.get(to, other)  # also where it has another name now: its keys had this one in them
+            most, peak = max(row.visits, other.visits, there.visits), max(row.peak, other.peak, there.peak)
+            made[to] = kept._replace(scope=to[0], state=to[1], visits=most, peak=peak)
         for row in made.values():
             self.d.put_row(row)
 
@@ -299,7 +300,7 @@ class _Mover:
             )
         was, state = scopes.level(self.old, p.scope)["states"][p.state], level["states"][wanted]
         name = name if name in level["states"] else wanted
-        stands = p._replace(scope=scope, state=name, effect=None, asking=None)
+        stands = p._replace(scope=scope, state=name, effect=None, asking=None, floor=self._floor(p, scope, name))
         match p.phase:
             case Phase.INSIDE:
                 self._same_kind(path, was, state)
@@ -325,6 +326,13 @@ class _Mover:
                 self._safe(p, path)
                 self._withdraw(self._old(p))
                 self._anew(stands, wanted)
+
+    def _floor(self, p: Position, scope: str, name: str) -> int:
+        """The visits that are used up inside what a state holds, also by what had its new name, or that of a state around it."""
+        if not p.total:
+            return p.floor
+        there = self.at.states.get((scope, name)) if (scope, name) != (p.scope, p.state) else None
+        return max(p.floor, there.peak if there is not None else 0, walk.floor_of(self.d, scope))
 
     def _withdraw(self, p: Position) -> None:
         """What it waits to begin never will be, as the old plan sees it."""

@@ -202,3 +202,23 @@ def test_what_a_child_does_is_its_own_once_the_state_that_called_it_has_another_
     durun("compensate", id, exit=4)
     assert durun.lines() == ["first", "one", "two", "last", "undo last", "undo two", "undo one", "undo first"]
     durun("db", "check")
+
+
+EACH = """
+version: '{version}'
+start: {first}
+states:
+  {first}: {{map: {{items: '["x"]', label: '${{{{ item }}}}', start: m, states: {{m: {inner}}}}}, next: {second}}}
+  {second}: {{map: {{items: '["x"]', label: '${{{{ item }}}}', start: ask, states: {{ask: {{wait: {{signal: go}}, next: m}}, m: {inner}}}}}, next: succeeded}}
+"""
+INNER = "{map: {items: '[1]', start: act, states: {act: {run: 'echo $DURUN_IDEMPOTENCY_KEY >> $LEDGER', next: succeeded}}}, next: succeeded}"
+
+
+def test_what_stands_in_a_state_that_gets_the_name_of_another_has_keys_of_its_own(durun: Program) -> None:
+    durun.plan(EACH.format(version=1, first="a", second="b", inner=INNER))
+    id = durun.start(3)
+    durun.plan(EACH.format(version=2, first="b", second="a", inner=INNER), "new.yaml")
+    durun("migrate", id, "new.yaml", "--map", "a=b", "--map", "b=a")
+    durun("signal", id, "go", "--resume")
+    assert [e["path"] for e in durun.show(id)["effects"]] == ["a[x].m[0].act"] * 2
+    assert len(set(durun.lines())) == 2, "the far side would take the second for a repeat of the first"
