@@ -31,7 +31,8 @@ def document(file: File, child: Child) -> dict[str, Json]:
         doc |= {"version": plan["version"], "digest": digest(plan)}
         env = {name: value for name, value in doc["pins"]["env"].items() if name in plan["pins"]["env"]}
         doc["pins"] |= {"plan": doc["digest"], "env": env, "file": _file(file, child, doc["pins"]["file"])}
-    doc |= {"waiting_for": _waiting_for(child, _been(file, child), of, s, d), "parent": parent(of.id, child)}
+    d["positions"] = children.positions(child, been := _been(file, child), d["positions"])
+    doc |= {"waiting_for": _waiting_for(child, been, of, s, d), "parent": parent(of.id, child)}
     masked: dict[str, Json] = mask_of(file, child.run).tree(doc)
     return masked
 
@@ -59,7 +60,8 @@ def lines(file: File, of: read.Summary) -> list[dict[str, Json]]:
 def _seen(file: File, child: Child, alive: Any) -> tuple[read.Summary, Json, read.Summary, Json]:
     """What is known of the run that called it, and of it."""
     of, d = read.summary(file, child.run, alive), read.details(file, child.run, None)
-    d["effects"] = read.effects(file, child.run, 1 << 40, children.bounds(child))
+    found = [e for at in children.bounds(child) for e in read.effects(file, child.run, 1 << 40, at)]
+    d["effects"] = sorted(found, key=lambda e: e["intended_at"])
     s, own = children.seen(child, children.history(file, child), of, d)
     own["effects"] = own["effects"][-MANY:]
     return of, d, s, own
@@ -97,22 +99,19 @@ def _waiting_for(
     """What it waits for, with the commands that go on: they name its run, which goes with it."""
     wanted = read.Summary(tuple(getattr(of, name) for name in read.Summary.__slots__))
     wanted.status, wanted.reason = s.status, s.reason
-    inside = {word: [one for one in d[word] if _is_of(been, one)] for word in ("positions", "undo")}
-    found = render.waiting_for(wanted, {**d, **inside}, now()) if s.status not in read.ENDED else []
+    undo = [u for u in d["undo"] if children.is_of(been, u["scope"], u["state"], u["visit"])]
+    found = render.waiting_for(wanted, {**d, "undo": undo}, now()) if s.status not in read.ENDED else []
     return [{**w, **{word: _own(child, w[word]) for word in ("path", "name")}} for w in found]
 
 
 def _been(file: File, child: Child) -> frozenset[tuple[str, int]]:
     """(path in its run, visit) of all that a child has entered: another may stand, or have stood, in the same place."""
-    return frozenset((child.scope + path, visit) for path, visit in children.entered(children.history(file, child)))
-
-
-def _is_of(been: frozenset[tuple[str, int]], one: Json) -> bool:
-    return (_without_undo(path_of(one["scope"], one["state"])), one["visit"]) in been
+    return frozenset(children.entered(children.history(file, child)))
 
 
 def _own(child: Child, path: Json) -> Json:
-    return path[len(child.scope) :] if isinstance(path, str) and path.startswith(child.scope) else path
+    own = children.own_scope(child, path) if isinstance(path, str) else None
+    return path if own is None else own
 
 
 # --- what is said to it ---
@@ -134,47 +133,45 @@ def meant(file: File, id: str, state: str | None, *phases: str) -> Meant:
     if child is None:
         return Meant(no, state)
     been = _been(file, child)
-    own = [one for one in _standing(file, child, phases) if (_without_undo(one[0]), one[1]) in been]
+    own = _standing(file, child, been, phases)
     if not own:
         before = _answered(file, child)[:1] if "asked" in phases else _not_undone(file, no) if "held" in phases else []
         own = [one for one in before if one in been]
     if state is not None:
-        return _named(child, child.scope + state, own, been)
+        return _named(child, state, own, been)
     if len(own) == 1:
         return Meant(no, *own[0], been)
-    paths = dict.fromkeys(path[len(child.scope) :] for path, _ in own)
+    paths = dict.fromkeys(_own(child, path) for path, _ in own)
     if len(paths) == 1:
         return Meant(no, own[0][0], None, been)
     more = f"several states wait; name one of {some(list(paths))}" if own else f"nothing of it waits for that; `durun show {id}`"
     raise NotPossible(f"child {child.id}: {more}")
 
 
-def _named(child: Child, path: str, own: list[tuple[str, int]], been: frozenset[tuple[str, int]]) -> Meant:
+def _named(child: Child, state: str, own: list[tuple[str, int]], been: frozenset[tuple[str, int]]) -> Meant:
     """The state that is named: in the visit in which it stands, else in the last one."""
-    visits = [visit for at, visit in been if at == _without_undo(path)]
+    there = [one for one in own if state in (name := _own(child, one[0]), name.removesuffix("~undo"))]
+    visits = there[:1] or [one for one in been if _own(child, one[0]) == _without_undo(state)]
     if not visits:
-        raise NotPossible(
-            f"child {child.id} has not been to {path[len(child.scope) :]}: `durun show {child.id}`; nothing was changed"
-        )
-    stands = next((visit for at, visit in own if path in (at, at.removesuffix("~undo"))), None)
-    return Meant(child.run, path, max(visits) if stands is None else stands, been)
+        raise NotPossible(f"child {child.id} has not been to {state}: `durun show {child.id}`; nothing was changed")
+    path, visit = max(visits, key=lambda one: one[1])
+    return Meant(child.run, path[: len(path) - len(_own(child, path))] + state, visit, been)
 
 
 def _without_undo(path: str) -> str:
     return without_once(path.removesuffix("~undo"))
 
 
-def _standing(file: File, child: Child, phases: tuple[str, ...]) -> list[tuple[str, int]]:
-    """(path, visit) of what stands in one of these phases where the child has stood."""
-    marks = ",".join("?" * len(phases))
-    inside = f"run = ? AND scope >= ? AND scope < ? AND phase IN ({marks})"
-    sql = f"SELECT scope, state, visit FROM positions WHERE {inside} ORDER BY scope"
-    return [(path_of(*at), visit) for *at, visit in rows(file.db, sql, (child.run, *children.bounds(child), *phases))]
+def _standing(file: File, child: Child, been: frozenset[tuple[str, int]], phases: tuple[str, ...]) -> list[tuple[str, int]]:
+    """(path, visit) of what of a child stands in one of these phases."""
+    found = children.positions(child, been, read.positions(file, child.run))
+    return [(path_of(p["scope"], p["state"]), p["visit"]) for p in found if p["phase"] in phases]
 
 
 def _answered(file: File, child: Child) -> list[tuple[str, int]]:
-    sql = "SELECT scope, state, visit FROM answers WHERE run = ? AND scope >= ? AND scope < ? ORDER BY no DESC"
-    return [(path_of(*at), visit) for *at, visit in rows(file.db, sql, (child.run, *children.bounds(child)))]
+    sql = "SELECT no, scope, state, visit FROM answers WHERE run = ? AND scope >= ? AND scope < ?"
+    found = [row for at in children.bounds(child) for row in rows(file.db, sql, (child.run, *at))]
+    return [(path_of(*at), visit) for _, *at, visit in sorted(found, reverse=True)]
 
 
 def _not_undone(file: File, run: int) -> list[tuple[str, int]]:

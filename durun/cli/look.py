@@ -203,6 +203,7 @@ def history(run: str, *, follow: bool = False, json: bool = False, db: str | Non
         return 0
     after = 0
     while True:
+        child = _now(file, child)
         ended = not follow or _summary(file, no, child, alive_in(file.path)).status in read.ENDED  # asked first
         for e in _history(file, no, child, after):
             print(visible(text.event(mask.tree(doc.event(e)))), flush=follow)
@@ -229,6 +230,7 @@ def logs(run: str, state: str | None = None, *, follow: bool = False, json: bool
     mask, shown_to = mask_of(file, no, run=True), _terminal() if sys.stdout.isatty() else _write
     after, alive = 0, alive_in(file.path)
     while True:
+        child = _now(file, child)
         ended = _summary(file, no, child, alive).status in read.ENDED  # asked first: what it wrote before that is printed below
         live = _live(file, no, child, state)  # before the history, where what ends meanwhile is found
         for e in _history(file, no, child, after, ATTEMPTS):
@@ -281,10 +283,26 @@ def _written(event: dict[str, Any], state: str | None) -> list[str]:
 
 def _sent(file: File, no: int, child: Child | None, state: str | None) -> list[dict[str, Any]]:
     """What the attempts of messages have written, which no row of the history tells of: one message after the other."""
-    within = "" if child is None else child.scope
-    found = [of for of in read.written_by_messages(file, no) if of["scope"].startswith(within)]
-    own = [{**of, "scope": of["scope"][len(within) :]} for of in found]
-    return [of for of in own if _meant(state, of["scope"], of["state"])]
+    own = [{**of, "scope": _own_scope(child, of["scope"])} for of in read.written_by_messages(file, no)]
+    return [of for of in own if of["scope"] is not None and _meant(state, of["scope"], of["state"])]
+
+
+def _own_scope(child: Child | None, scope: str) -> str | None:
+    """A scope of a run as the child of it has it that is looked at; None where it is none of that."""
+    if child is None:
+        return scope
+    from durun.store.children import own_scope
+
+    return own_scope(child, scope)
+
+
+def _now(file: File, child: Child | None) -> Child | None:
+    """A child as it is now: its run may be migrated while somebody looks."""
+    if child is None:
+        return None
+    from durun.store.children import again
+
+    return again(file, child)
 
 
 def _of(event: dict[str, Any], state: str | None) -> bool:
@@ -348,10 +366,10 @@ def _live(file: File, no: int, child: Child | None, state: str | None) -> list[d
     from durun.effects.command import End
     from durun.effects.notes import Begun, Notes
 
-    found, within = [], "" if child is None else child.scope
+    found = []
     for of in read.under_way(file, no):
-        own = {**of, "scope": of["scope"][len(within) :]}
-        if of["scope"].startswith(within) and _meant(state, own["scope"], of["state"]):
+        own = {**of, "scope": _own_scope(child, of["scope"])}
+        if own["scope"] is not None and _meant(state, own["scope"], of["state"]):
             notes = Notes(file.folder, of["place"])
             notes.refresh()
             said = notes.of(of["token"])
@@ -435,7 +453,10 @@ def _given(file: File, child: Child, state: str | None) -> tuple[bool, Json]:
     if state is None:
         doc = _document(file, child.run, child)
         return doc["output"] is not None, doc["output"]
-    return read.output_of(file, child.run, child.scope + state) if child.until is None else (False, None)
+    if child.until is not None:
+        return False, None
+    given = [read.output_of(file, child.run, scope + state) for _, scope in reversed(child.stood)]
+    return next((one for one in given if one[0]), given[0])
 
 
 def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | None = None) -> int:
@@ -451,6 +472,7 @@ def wait(run: str, *, timeout: str | None = None, json: bool = False, db: str | 
     alive = alive_in(file.path)
     undriven: float | None = None
     while True:
+        child = _now(file, child)
         s = _summary(file, no, child, alive)
         driven = s.driver is not None and alive(s.driver)
         undriven = None if driven else undriven or time.monotonic()

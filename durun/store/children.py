@@ -3,6 +3,8 @@
 Rules:
 - a child is a part of the run that called it; its rows are those of the scope it stands in, between its `child_begun` and the next
   one of the same state
+- a migration may give what is around it another name: it stands in another scope from there on, and what was written before stays
+  where it was. What is undone is undone where it was done. So its rows are told by the scopes it has stood in, one after the other
 - what it stood on goes when it has ended well: what is known then is what the history says, and its row there has what it gave
 - the id of a run comes before that of a child, and a whole id before the beginning of one. Several children may have one id where
   the plan gives it; RUN:PATH, and RUN:PATH#VISIT, name each
@@ -15,14 +17,15 @@ from typing import Any
 
 from durun.errors import NoSuchRun
 from durun.machine.scope import child as inside
-from durun.machine.scope import parts, path_of, without_once
+from durun.machine.scope import parts, path_of, renamed, without_once
 from durun.store.file import File, rows
-from durun.store.read import ENDED, Summary, place_of
+from durun.store.read import ENDED, Summary
 from durun.values import NamedTuple
 
 Json = Any
 BEGUN = "SELECT run, no, at, scope, state, visit, data FROM history WHERE kind = 'child_begun'"
 BY_PATH = re.compile(r"([^:]+):(.+?)/?(?:#([0-9]{1,9}))?")
+LAST = 2**63 - 1  # no row of a history comes after it
 ENDS = {
     "succeeded_inside": "succeeded",
     "failed_inside": "failed",
@@ -31,21 +34,30 @@ ENDS = {
 
 
 class Child(NamedTuple):
-    """A child of the run `run`; `scope` is where it stands, `begun` the row of the history with which it began, `until` the one
-    with which the next one there did."""
+    """A child of the run `run`; `scope` is where it stands, or stood last, `begun` the row of the history with which it began,
+    `until` the one with which the next one there did, or got its name. `stood`: (the row from which on, the scope)."""
 
     id: str
     run: int
-    path: str  # of the state that called it,
+    path: str  # of the state that called it, as it is named now,
     visit: int  # and its visit
     scope: str
     begun: int
     until: int | None
+    stood: tuple[tuple[int, str], ...]
     at: int
     plan: str
     version: str
     input: Json
     vars: Json
+
+
+class Life(NamedTuple):
+    """Where a child has stood, as the history says: of `stood` and `until` see there."""
+
+    visit: int
+    stood: tuple[tuple[int, str], ...]
+    until: int | None = None
 
 
 def find(file: File, id: str) -> Child | None:
@@ -62,6 +74,11 @@ def beginning_with(file: File, id: str) -> Child | None:
     return _only(file, id, rows(file.db, sql, (id, id + "\U0010ffff")))
 
 
+def again(file: File, child: Child) -> Child:
+    """A child as it is now: its run may have been migrated since it was found."""
+    return _of_row(file, child.run, child.begun)
+
+
 def _only(file: File, id: str, found: list[tuple[Any, ...]]) -> Child | None:
     if len(found) > 1:
         names = ", ".join(_named(file, _child(file, row)) for row in found[:5])
@@ -70,12 +87,20 @@ def _only(file: File, id: str, found: list[tuple[Any, ...]]) -> Child | None:
 
 
 def _at_path(file: File, run: str, path: str, visit: str | None) -> Child | None:
-    """The child that a run's state called, in its last visit unless one is named."""
-    scope, state = place_of(path)
-    sql = f"{BEGUN} AND run = (SELECT no FROM runs WHERE id = ?) AND scope = ? AND state = ?"
-    wanted = "" if visit is None else f" AND visit = {int(visit)}"
-    found = rows(file.db, f"{sql}{wanted} ORDER BY no DESC LIMIT 1", (run, scope, state))
-    return _child(file, found[0]) if found else None
+    """The child that a run's state called, in its last visit unless one is named. A state is meant by the name it has now before
+    one it had."""
+    for (no,) in rows(file.db, "SELECT no FROM runs WHERE id = ?", (run,)):
+        called = inside(path)
+        lives = [(begun, life) for begun, life in _lives(file, no).items() if visit is None or life.visit == int(visit)]
+        now = [begun for begun, life in lives if life.stood[-1][1] == called]
+        before = [begun for begun, life in lives if called in [scope for _, scope in life.stood]]
+        if now or before:
+            return _of_row(file, no, max(now or before))
+    return None
+
+
+def _of_row(file: File, run: int, begun: int) -> Child:
+    return _child(file, rows(file.db, f"{BEGUN} AND run = ? AND no = ?", (run, begun))[0])
 
 
 def _named(file: File, child: Child) -> str:
@@ -84,18 +109,51 @@ def _named(file: File, child: Child) -> str:
 
 
 def _child(file: File, row: tuple[Any, ...]) -> Child:
-    run, no, _, scope, state, _, _ = row
-    sql = "SELECT min(no) FROM history WHERE kind = 'child_begun' AND run = ? AND no > ? AND scope = ? AND state = ?"
-    return _made(row, rows(file.db, sql, (run, no, scope, state))[0][0])
+    run, no, *_ = row
+    return _made(row, _lives(file, run)[no])
 
 
-def _made(row: tuple[Any, ...], until: int | None) -> Child:
+def _made(row: tuple[Any, ...], life: Life) -> Child:
     import json
 
-    run, no, at, scope, state, visit, data = row
-    said, path = json.loads(data), path_of(scope, state)
+    run, no, at, _, _, visit, data = row
+    said, scope = json.loads(data), life.stood[-1][1]
     more = (said["plan"], said.get("version", ""), said.get("input", {}), said.get("vars", {}))
-    return Child(said["run"], run, path, visit, inside(path), no, until, at, *more)
+    return Child(said["run"], run, scope[:-1], visit, scope, no, life.until, life.stood, at, *more)
+
+
+def _lives(file: File, run: int) -> dict[int, Life]:
+    """The row with which each child of a run began -> where it has stood since."""
+    sql = (
+        "SELECT no, scope, state, visit, iif(kind = 'migrated', coalesce(data ->> 'map', '{}'), NULL) FROM history"
+        " WHERE run = ? AND kind IN ('child_begun', 'migrated') ORDER BY no"
+    )
+    lives: dict[int, Life] = {}
+    standing: dict[str, int] = {}  # scope -> the last that began there
+    for no, scope, state, visit, names in rows(file.db, sql, (run,)):
+        if names is not None:
+            standing = _moved(lives, standing, no, names)
+            continue
+        at = inside(path_of(scope, state))
+        if at in standing:
+            lives[standing[at]] = lives[standing[at]]._replace(until=no)
+        standing[at], lives[no] = no, Life(visit, ((no, at),))
+    return lives
+
+
+def _moved(lives: dict[int, Life], standing: dict[str, int], no: int, names: str) -> dict[str, int]:
+    """Who stands where once states have other names. Where two have one now, the one that began before the other has ended."""
+    import json
+
+    read, found = json.loads(names), dict[str, int]()
+    for scope, begun in sorted(standing.items(), key=lambda known: known[1]) if read else standing.items():
+        to = renamed(scope, read)
+        if to in found:
+            lives[found[to]] = lives[found[to]]._replace(until=no)
+        if to != scope:
+            lives[begun] = lives[begun]._replace(stood=(*lives[begun].stood, (no, to)))
+        found[to] = begun
+    return found
 
 
 def of_run(file: File, run: int) -> list[tuple[Child, list[Json]]]:
@@ -103,71 +161,105 @@ def of_run(file: File, run: int) -> list[tuple[Child, list[Json]]]:
     from durun.store import read
 
     begun = rows(file.db, f"{BEGUN} AND run = ? ORDER BY no", (run,))
-    found: list[tuple[Child, list[Json]]] = []
-    next_of: dict[tuple[str, str], int] = {}
-    for row in reversed(begun):
-        found.insert(0, (_made(row, next_of.get((row[3], row[4]))), []))
-        next_of[row[3], row[4]] = row[1]
+    lives = _lives(file, run) if begun else {}
+    found: list[tuple[Child, list[Json]]] = [(_made(row, lives[row[1]]), []) for row in begun]
     began = {child.begun: (child, own) for child, own in found}
     standing: dict[str, tuple[Child, list[Json]]] = {}  # by its scope, the child that stands there as the history goes on
+    done: dict[tuple[str, int], list[tuple[Child, list[Json]]]] = {}  # whose is what was entered: it may be undone long after
     for e in read.history(file, run) if found else []:
         if e["no"] in began:
             child, own = began[e["no"]]
-            standing[child.scope] = child, own
+            standing[child.stood[0][1]] = child, own
             own.append(_own(child, e))
-        for part in parts(e["scope"]):
-            if part.kind == "child" and part.inner in standing:
-                child, own = standing[part.inner]
-                own.append(_own(child, e))
+        if e["kind"] == "migrated":
+            last = sorted(standing.values(), key=lambda one: one[0].begun)
+            standing = {_scope_at(child, e["no"]): (child, own) for child, own in last}
+        if e["scope"].endswith("~"):
+            around = done.get((without_once(e["scope"][:-1]), e["visit"]), [])
+        else:
+            around = [standing[p.inner] for p in parts(e["scope"]) if p.kind == "child" and p.inner in standing]
+            if around and e["kind"] == "entered":
+                done[path_of(e["scope"], e["state"]), e["visit"]] = around
+        for child, own in around:
+            own.append(_own(child, e))
     return found
 
 
+def _scope_at(child: Child, no: int) -> str:
+    return next(scope for first, scope in reversed(child.stood) if first <= no)
+
+
 def history(file: File, child: Child, after: int = 0) -> list[Json]:
-    """The rows of a child's own history after a number; they are numbered as in the run that called it."""
+    """The rows of a child's own history after a number; they are numbered as in the run that called it. `within`: the scope of the
+    child in which each was written."""
     import json
 
     names = ("no", "at", "kind", "scope", "state", "visit", "attempt", "data")
-    low, high = bounds(child)
-    until = "" if child.until is None else f" AND (no < {child.until} OR scope LIKE '%~')"  # an undo may come long after
+    last = [first for first, _ in child.stood[1:]] + [LAST if child.until is None else child.until]
+    there, values = "(scope >= ? AND scope < ? AND (scope LIKE '%~' OR (no >= ? AND no < ?)))", list[Any]()
+    for (first, scope), until in zip(child.stood, last, strict=True):
+        values += [*_bounds(scope), first, until]  # an undo may come long after
     sql = (
-        f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no >= ?{until}"
-        " AND (no = ? OR (scope >= ? AND scope < ?)) ORDER BY no"
+        f"SELECT {', '.join(names)} FROM history WHERE run = ? AND no >= ?"
+        f" AND (no = ? OR {' OR '.join([there] * len(last))}) ORDER BY no"
     )
-    found = rows(file.db, sql, (child.run, child.begun, child.begun, low, high))
+    found = rows(file.db, sql, (child.run, child.begun, child.begun, *values))
     own = [_own(child, {**dict(zip(names[:-1], r[:-1], strict=True)), "data": json.loads(r[-1])}) for r in found]
     been = entered(own)
-    return [e for e in own if e["no"] > after and (not e["scope"].endswith("~") or is_of(been, e["scope"], e["state"], e["visit"]))]
+    return [
+        e
+        for e in own
+        if e["no"] > after and (not e["scope"].endswith("~") or is_of(been, e["within"] + e["scope"], e["state"], e["visit"]))
+    ]
 
 
 def entered(own: list[Json]) -> set[tuple[str, int]]:
-    """(path, visit) of all that a child has entered: visits are never used again, so they tell it from the one before it."""
-    return {(path_of(e["scope"], e["state"]), e["visit"]) for e in own if e["kind"] == "entered"}
+    """(path in its run, visit) of all that a child has entered: visits are never used again, so they tell it from the one before
+    it. What was entered has effects, answers and undos under the path it had then."""
+    return {(path_of(e["within"] + e["scope"], e["state"]), e["visit"]) for e in own if e["kind"] == "entered"}
 
 
-def is_of(been: set[tuple[str, int]], scope: str, state: str, visit: int) -> bool:
-    """Whether an effect, an undo or a position is of what was entered; scopes are the child's own."""
+def is_of(been: set[tuple[str, int]] | frozenset[tuple[str, int]], scope: str, state: str, visit: int) -> bool:
+    """Whether an effect, an undo, or the position of one, is of what was entered."""
     path = scope[:-1] if scope.endswith("~") else path_of(scope, state)
     return (without_once(path), visit) in been
 
 
-def bounds(child: Child) -> tuple[str, str]:
-    """The scopes that lie in that of a child: from the first, before the second."""
-    return child.scope, child.scope[:-1] + "0"
+def positions(child: Child, been: set[tuple[str, int]] | frozenset[tuple[str, int]], found: list[Json]) -> list[Json]:
+    """Those of a run's positions at which a child stands, and where what it did is undone."""
+    stands = child.until is None and any(
+        p["scope"] == child.scope and p["data"].get("child", {}).get("id") == child.id for p in found
+    )
+    return [
+        p
+        for p in found
+        if (is_of(been, p["scope"], p["state"], p["visit"]) if p["scope"].endswith("~") else stands)
+        and own_scope(child, p["scope"]) is not None
+    ]
+
+
+def own_scope(child: Child, scope: str) -> str | None:
+    """A scope of its run, or a path, as the child has it; None where it does not lie where the child has stood."""
+    return next((scope[len(within) :] for _, within in child.stood if scope.startswith(within)), None)
+
+
+def bounds(child: Child) -> list[tuple[str, str]]:
+    """The scopes that lie where a child has stood: each from the first, before the second."""
+    return [_bounds(scope) for scope in dict.fromkeys(scope for _, scope in child.stood)]
+
+
+def _bounds(scope: str) -> tuple[str, str]:
+    return scope, scope[:-1] + "0"
 
 
 def _own(child: Child, e: Json) -> Json:
     """A row of the history as the child has it."""
     if e["no"] == child.begun:
-        return {
-            **e,
-            "kind": "started",
-            "scope": "",
-            "state": None,
-            "visit": None,
-            "data": {"input": child.input, "vars": child.vars},
-        }
-    kind = ENDS.get(e["kind"], e["kind"]) if e["scope"] == child.scope else e["kind"]
-    return {**e, "kind": kind, "scope": e["scope"][len(child.scope) :]}
+        more = {"kind": "started", "scope": "", "state": None, "visit": None, "data": {"input": child.input, "vars": child.vars}}
+        return {**e, **more, "within": child.stood[0][1]}
+    scope = own_scope(child, e["scope"]) or ""
+    kind = e["kind"] if scope else ENDS.get(e["kind"], e["kind"])
+    return {**e, "kind": kind, "scope": scope, "within": e["scope"][: len(e["scope"]) - len(scope)]}
 
 
 # --- as a run of its own ---
@@ -179,13 +271,14 @@ def seen(child: Child, own: list[Json], s: Summary, d: Json) -> tuple[Summary, J
     from durun.machine.rewind import as_it_was
 
     been = entered(own)
-    stands = _inside(child, d["positions"])
-    root = next((p for p in stands if not p["scope"] and p["data"].get("child", {}).get("id") == child.id), None)
+    stands = _inside(child, positions(child, been, d["positions"]))
+    root = next((p for p in stands if not p["scope"]), None)
     stands = stands if root is not None else []
     then = as_it_was(own, own[-1]["no"] + 1)
     status, reason, ended_at = _how(own, root, stands, s, d)
     at: Json = root or next((e for e in reversed(own) if e["kind"] == "entered" and not e["scope"]), {})
-    effects = [e for e in _inside(child, d["effects"]) if is_of(been, e["scope"], e["state"], e["visit"])]
+    effects = _inside(child, [e for e in d["effects"] if is_of(been, e["scope"], e["state"], e["visit"])])
+    undo = [{**u, "child": None} for u in d["undo"] if is_of(been, u["scope"], u["state"], u["visit"])]
     attempt = next((e["attempt"] for e in effects if root is not None and e["no"] == root["effect"]), None)
     due = root["due"] if root is not None else None
     where = (at.get("state"), at.get("visit"), attempt, due, s.driver, child.at, own[-1]["at"], ended_at, s.language)
@@ -195,14 +288,15 @@ def seen(child: Child, own: list[Json], s: Summary, d: Json) -> tuple[Summary, J
         "input": child.input, "vars": root["data"].get("vars", then.vars) if root is not None else then.vars, "error": then.error,
         "ended_by": ended_by if status == "failed" else None, "output": _output(own) if status == "succeeded" else None,
         "positions": stands, "effects": effects, "signals": [], "messages": _inside(child, d["messages"]),
-        "undo": [{**u, "child": None} for u in _inside(child, d["undo"]) if is_of(been, u["scope"], u["state"], u["visit"])],
+        "undo": _inside(child, undo),
     }  # fmt: skip
     return out, {**d, **more}
 
 
 def _inside(child: Child, found: list[Json]) -> list[Json]:
-    """Those that lie in the scope of a child, as it has them."""
-    return [{**one, "scope": one["scope"][len(child.scope) :]} for one in found if one["scope"].startswith(child.scope)]
+    """Those that lie where a child has stood, as it has them."""
+    scopes = ((one, own_scope(child, one["scope"])) for one in found)
+    return [{**one, "scope": scope} for one, scope in scopes if scope is not None]
 
 
 def _how(own: list[Json], root: Json, stands: list[Json], s: Summary, d: Json) -> tuple[str, str | None, int | None]:

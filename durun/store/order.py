@@ -29,7 +29,7 @@ class Began(NamedTuple):
 
 
 class Around(NamedTuple):
-    """A child, as one entry: the row of the history with which it began, its id, who called it."""
+    """A child, as one entry: the row of the history with which it began, its id, who called it, as that is named now."""
 
     no: int
     at: int
@@ -69,19 +69,21 @@ def _around(file: File, run: int, effects: list[Began]) -> dict[tuple[str, int],
         "SELECT no, at, kind, scope, state, visit, data ->> iif(kind = 'migrated', 'map', 'run') FROM history WHERE run = ?"
         " AND (kind IN ('child_begun', 'migrated') OR (kind = 'entered' AND instr(scope, '/'))) ORDER BY no"
     )
-    standing: dict[str, Around] = {}
-    found: dict[tuple[str, int], tuple[Around, ...]] = {}
+    standing: dict[str, int] = {}
+    known: dict[int, Around] = {}
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
     for no, at, kind, scope, state, visit, said in rows(file.db, sql, (run,)):
         if kind == "migrated":
             import json
 
             names = json.loads(said or "{}")
             # the last that began wins where two have one name now: those before it have ended
-            standing = {renamed(scope, names): one for scope, one in sorted(standing.items(), key=lambda known: known[1].no)}
+            standing = {renamed(scope, names): one for scope, one in sorted(standing.items(), key=lambda one: one[1])}
+            known |= {one: known[one]._replace(path=scope[:-1]) for scope, one in standing.items()}
             continue
         path = path_of(scope, state)
         if kind == "child_begun":
-            standing[child(path)] = Around(no, at, said, path, visit)
+            standing[child(path)], known[no] = no, Around(no, at, said, path, visit)
         elif (path, visit) in wanted:
             found[path, visit] = tuple(standing[part.inner] for part in parts(scope) if part.kind == "child")
-    return found
+    return {of: tuple(known[no] for no in around) for of, around in found.items()}

@@ -259,7 +259,7 @@ def details(file: File, no: int, many: int | None = MANY) -> dict[str, Json]:
     for name in ("input", "vars", "output", "error", "ended_by", "pins", "cancel", "undoing", "restored", "tools", "drift"):
         out[name] = _value(out[name])
     out["files"] = _pinned_files(file, out["pins"]["trees"]) if "trees" in out["pins"] else {}
-    out["positions"] = _positions(file, no)
+    out["positions"] = positions(file, no)
     out["shared"] = shared(file, no, out["positions"])
     out["effects"] = effects(file, no, MANY)
     out["undo"] = undos(file, no, limit=many)
@@ -269,7 +269,7 @@ def details(file: File, no: int, many: int | None = MANY) -> dict[str, Json]:
     return out
 
 
-def _positions(file: File, no: int) -> list[dict[str, Json]]:
+def positions(file: File, no: int) -> list[dict[str, Json]]:
     """Where a run stands."""
     names = ("scope", "state", "visit", "phase", "effect", "due", "data")
     found = rows(file.db, f"SELECT {', '.join(names)} FROM positions WHERE run = ?", (no,))
@@ -576,7 +576,7 @@ def for_people(file: File, alive: Callable[[str], bool]) -> list[tuple[Summary, 
             "cancel": _value(cancel),
             "pins": {"durun": durun},
         }
-        out.append((s, {"positions": _positions(file, s.no), "effects": effects, "drift": _value(drift), **more}))
+        out.append((s, {"positions": positions(file, s.no), "effects": effects, "drift": _value(drift), **more}))
     return out
 
 

@@ -195,10 +195,11 @@ def test_what_a_child_does_is_its_own_once_the_state_that_called_it_has_another_
     durun("signal", id, "go", "--resume")
     undos = durun.show(id)["undo"]
     assert {u["path"]: (u["child"] or {}).get("path") for u in undos} == {
-        "last": None, "other/two": "old", "old/one": "old", "first": None,
+        "last": None, "other/two": "other", "old/one": "other", "first": None,
     }  # fmt: skip
     [child] = {u["child"]["run"] for u in undos if u["child"]}
-    assert "does not call it from old" in durun("logs", child, "three", exit=10).stderr
+    assert durun.show(child)["status"] == "succeeded"
+    assert "has no state 'three'" in durun("logs", child, "three", exit=10).stderr
     durun("compensate", id, exit=4)
     assert durun.lines() == ["first", "one", "two", "last", "undo last", "undo two", "undo one", "undo first"]
     durun("db", "check")
@@ -222,3 +223,127 @@ def test_what_stands_in_a_state_that_gets_the_name_of_another_has_keys_of_its_ow
     durun("signal", id, "go", "--resume")
     assert [e["path"] for e in durun.show(id)["effects"]] == ["a[x].m[0].act"] * 2
     assert len(set(durun.lines())) == 2, "the far side would take the second for a repeat of the first"
+
+
+MID = "name: mid\nstart: {sub}\nstates: {{{sub}: {{plan: {{file: child.yaml, id: 'deep-${{{{ run.id }}}}'}}, next: succeeded}}}}\n"
+TWICE = """
+version: '{version}'
+start: {name}
+states:
+  {name}: {{plan: {{file: mid.yaml, id: 'kid-${{{{ visit }}}}'}}, next: on}}
+  on: {{choice: [{{when: states.{name}.visits < 2, next: {name}}}, {{next: succeeded}}]}}
+"""
+
+
+def test_a_child_is_found_by_its_id_wherever_migrations_have_taken_it(durun: Program) -> None:
+    durun.plan("name: child\n" + CALLED, "child.yaml")
+    durun.plan(MID.format(sub="sub"), "mid.yaml")
+    durun.plan(TWICE.format(version=1, name="old"))
+    id = durun.start(3)
+    for version, name, sub, *words in ((2, "other", "sub", "old=other"), (3, "third", "inner", "other=third", "other/sub=inner")):
+        durun.plan(MID.format(sub=sub), "mid.yaml")
+        durun.plan(TWICE.format(version=version, name=name), "new.yaml")
+        durun("migrate", id, "new.yaml", *(f"--map={word}" for word in words))
+        for child, path, stands in (("kid-1", name, sub), ("deep-kid-1", f"{name}/{sub}", "ask")):
+            shown = durun.show(child)
+            assert (shown["status"], shown["state"], shown["parent"]["path"]) == ("waiting", stands, path)
+            assert durun.show(f"{id}:{path}") == shown
+        assert durun.show(f"{id}:old")["id"] == "kid-1"
+        assert [way["path"] for way in durun.show("deep-kid-1")["waiting_for"]] == ["ask"]
+        durun("wait", "deep-kid-1", exit=3)
+    durun("signal", "deep-kid-1", "go", "--resume", exit=3)
+    assert [durun.show(child)["status"] for child in ("kid-1", "deep-kid-1", "kid-2", "deep-kid-2")] == ["succeeded"] * 2 + [
+        "waiting"
+    ] * 2
+    assert [e["path"] for e in durun.show("deep-kid-1")["effects"]] == ["one", "two"]
+    assert [u["path"] for u in durun.show("kid-1")["undo"]] == ["inner/two", "sub/one"]
+    durun("signal", "deep-kid-1", "go", exit=10)
+    durun("signal", "deep-kid-2", "go", "--resume")
+    durun("compensate", id, exit=4)
+    assert durun.lines()[-4:] == ["undo two", "undo one"] * 2
+    for child, sub in (("kid-1", "sub"), ("kid-2", "inner")):
+        undone = [e["path"] for e in json.loads(durun("history", child, "--json").stdout)["events"] if e["kind"] == "undone"]
+        assert undone == ["inner/two~undo", f"{sub}/one~undo"]
+        assert [u["status"] for u in durun.show(child)["undo"]] == ["undone"] * 2
+    listed = json.loads(durun("ls", "--children", "--all", "--json").stdout)["runs"]
+    assert [(run["id"], run["status"], (run["parent"] or {}).get("path")) for run in listed[1:]] == [
+        (child, "compensated", path) for child, path in (("kid-1", "third"), ("deep-kid-1", "third/inner"), ("kid-2", "third"), ("deep-kid-2", "third/inner"))
+    ]  # fmt: skip
+
+
+INSIDE = """
+version: '{version}'
+start: p
+states:
+  p:
+    parallel:
+      branches:
+        l:
+          start: e
+          states:
+            e:
+              map:
+                items: '["x"]'
+                label: '${{{{ item }}}}'
+                start: {first}
+                states:
+                  {first}: {{plan: {{file: done.yaml, id: was}}, next: {second}}}
+                  {second}: {{plan: {{file: child.yaml, id: is}}, next: succeeded}}
+              next: succeeded
+    next: succeeded
+"""
+
+
+def test_children_whose_states_get_each_others_names_stay_who_they_are(durun: Program) -> None:
+    durun.plan("name: done\n" + CALLED.replace("{wait: {signal: go}", "{pass: {}").replace("echo", "echo was"), "done.yaml")
+    durun.plan("name: child\n" + CALLED, "child.yaml")
+    durun.plan(INSIDE.format(version=1, first="a", second="b"))
+    id = durun.start(3)
+    before = durun.show("was")
+    durun.plan(INSIDE.format(version=2, first="b", second="a"), "new.yaml")
+    follows = durun.begin("history", "is", "--follow")
+    assert follows.stdout is not None and "started" in follows.stdout.readline()
+    durun("migrate", id, "new.yaml", "--map", "p.l.e[].a=b", "--map", "p.l.e[].b=a")
+    shown = durun.show("is")
+    assert (shown["status"], shown["state"], shown["parent"]["path"]) == ("waiting", "ask", "p.l.e[x].a")
+    assert durun.show(f"{id}:p.l.e[x].a") == shown
+    assert durun.show(f"{id}:p.l.e[x].b") == durun.show("was")
+    assert {**durun.show("was"), "pins": None, "parent": None} == {**before, "pins": None, "parent": None}
+    durun("signal", "was", "go", exit=10)
+    durun("signal", "is", "go", "--resume")
+    assert "ask#1" in (said := follows.communicate(timeout=60)[0]) and "two#" in said and "succeeded" in said
+    assert [[e["path"] for e in durun.show(child)["effects"]] for child in ("was", "is")] == [["one", "two"]] * 2
+    durun("compensate", id, exit=4)
+    assert durun.lines()[-4:] == ["undo two", "undo one", "was undo two", "was undo one"]
+    assert [u["status"] for child in ("was", "is") for u in durun.show(child)["undo"]] == ["undone"] * 4
+
+
+ASKS = """
+version: '{version}'
+start: first
+states:
+  first: {{run: 'true', next: {name}}}
+  {name}: {{plan: {{file: child.yaml, id: kid}}, next: last}}
+  last: {{wait: {{signal: on}}, next: succeeded}}
+"""
+ASKED = (
+    "name: child\nstart: ask\nstates: {ask: {approval: {message: 'on?'}, next: k}, k: {run: 'test -e mended', next: succeeded}}\n"
+)
+
+
+def test_what_is_said_to_a_child_after_a_migration_is_heard(durun: Program) -> None:
+    durun.plan(ASKED, "child.yaml")
+    durun.plan(ASKS.format(version=1, name="old"))
+    id = durun.start(3)
+    durun("migrate", id, durun.plan(ASKS.format(version=2, name="other"), "new.yaml"), "--map", "old=other")
+    durun("approve", "kid", "ask", "--resume", exit=1)
+    assert "already" in durun("approve", "kid").stderr, "it was answered under the name it has now"
+    durun("migrate", id, durun.plan(ASKS.format(version=3, name="third"), "new.yaml"), "--map", "other=third")
+    assert durun.show("kid")["status"] == "failed" and [e["path"] for e in durun.show("kid")["effects"]] == ["k"]
+    (durun.folder / "mended").touch()
+    durun("resume", id, exit=3)
+    assert durun.show("kid")["status"] == "succeeded" and [e["visit"] for e in durun.show("kid")["effects"]] == [1, 2]
+    gone = durun.plan("version: '4'\nstart: last\nstates: {last: {wait: {signal: on}, next: succeeded}}\n", "gone.yaml")
+    durun("migrate", id, gone)
+    assert durun.show("kid")["status"] == "succeeded"
+    assert "does not call it from third" in durun("logs", "kid", "nowhere", exit=10).stderr
