@@ -37,6 +37,8 @@ def db_check(*, json: bool = False, db: str | None = None) -> int:
 
 def db_backup(file: str, *, json: bool = False, db: str | None = None) -> int:
     """Write a backup of the database into a new file, also while runs are driven. Logs are not in it."""
+    import shlex
+
     from durun.store.backup import backup
 
     source, to = opened(db), os.path.abspath(file)
@@ -44,7 +46,7 @@ def db_backup(file: str, *, json: bool = False, db: str | None = None) -> int:
     if json:
         out_json({"path": source.path, "backup": to, "bytes": size, "without": source.folder})
     say(f"{source.path}: backed up into {to}, {size} bytes, all that its runs need to go on; what commands printed is in")
-    say(f"  {source.folder}, and is not in it; `durun db restore {to}` puts it back")
+    say(f"  {source.folder}, and is not in it; `durun db restore {shlex.quote(to)}` puts it back")
     return 0
 
 

@@ -204,9 +204,11 @@ def _child(name: str, file: str, above: tuple[str, ...]) -> Loaded | str:
     try:
         return load(text, path, line)
     except PlanFaults as e:
+        import shlex
+
         first, more = e.faults[0], len(e.faults) - 1
         said = f"{first.file}:{first.line}:{first.column}: {first.message}"
-        return f"{name} is refused: {said}" + (f"; and {more} more: `durun check {path}`" if more else "")
+        return f"{name} is refused: {said}" + (f"; and {more} more: `durun check {shlex.quote(path)}`" if more else "")
 
 
 # --- the text ---

@@ -98,7 +98,8 @@ class File:
         folder = os.path.dirname(self.path)
         mode = os.stat(folder).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            self.say(f"{folder} may be written by everybody, who can then take the database away: `chmod o-w {folder}`")
+            way = f"`chmod o-w {_word(folder)}`"
+            self.say(f"{folder} may be written by everybody, who can then take the database away: {way}")
 
     def close(self) -> None:
         self.db.close()
@@ -477,6 +478,13 @@ def _sync(folder: str) -> None:
         os.close(fd)
 
 
+def _word(path: str) -> str:
+    """A path as a word for the shell."""
+    import shlex
+
+    return shlex.quote(path)
+
+
 def make_folder(folder: str) -> None:
     """Makes the folder of logs, locks and notes. What lies there is believed, so nobody else may write to it.
 
@@ -489,7 +497,7 @@ def make_folder(folder: str) -> None:
         raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     _refuse_another_user(folder, there)
     if there.st_mode & OTHERS:
-        raise StoreUnusable(f"{folder} may be written by other users: `chmod go-w {folder}`, then the same again")
+        raise StoreUnusable(f"{folder} may be written by other users: `chmod go-w {_word(folder)}`, then the same again")
 
 
 def _made(folder: str) -> None:

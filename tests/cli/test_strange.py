@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from typing import Any
 
@@ -148,3 +149,33 @@ def test_a_stdin_that_is_closed_is_an_empty_one(durun: Program) -> None:
     words = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "start", "plan.yaml"]
     done = subprocess.run(words, cwd=durun.folder, env=durun.env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, f"a: done\nrun {durun.the_run()} succeeded\n")
+
+
+def hint(said: str, command: str) -> list[str]:
+    """The command that a message gives between backticks, as a shell reads it."""
+    [found] = [text for text in said.split("`")[1::2] if text.startswith(command)]
+    return shlex.split(found)
+
+
+def test_a_command_that_names_a_path_can_be_copied_whatever_is_in_it(durun: Program) -> None:
+    durun.plan("start: a\nstates: {a: {run: 'true', next: succeeded}}\n")
+    durun("start", "plan.yaml", "--id", "r")
+    (folder := durun.folder / "it's $(here) a\nb").mkdir()
+    durun("db", "backup", folder / "x.db")
+    again = hint(durun("db", "backup", folder / "y.db").stderr, "durun db restore")
+    assert again == ["durun", "db", "restore", str(folder / "y.db")]
+    durun(*again[1:])
+    folder.chmod(0o777)
+    said = durun("start", "plan.yaml", "--db", folder / "z.db").stderr
+    assert hint(said, "chmod") == ["chmod", "o-w", str(folder)]
+
+
+def test_a_command_that_names_an_item_by_its_label_can_be_copied(durun: Program) -> None:
+    durun.plan(
+        "start: m\nstates:\n  m:\n    map: {items: '[0]', label: \"it's & that\", start: k, states: {k: {run: 'kill -9 $$', next: succeeded}}}\n"
+        "    next: succeeded\n"
+    )
+    durun("start", "plan.yaml", "--id", "r", exit=1)
+    said = hint(durun("migrate", "r", "plan.yaml", exit=10).stderr, "durun resolve")
+    assert said[:5] == ["durun", "resolve", "r", "m[it's & that].k", "--happened"]
+    durun(*said[1:5])
