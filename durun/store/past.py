@@ -44,14 +44,18 @@ def rewinding(
     id = at.run.id
     if before is None:
         before = _entered(store.file, no, state)
-        if before is None or state not in plan["states"]:
-            been = (e["state"] for e in read.history(store.file, no, 0, ("entered",)) if e["scope"] == "")
+        known = at.states.get(("", state))
+        if before is None and not (known is not None and known.visits):  # a migration may have given it another name
+            been = dict.fromkeys(e["state"] for e in read.history(store.file, no, 0, ("entered",)) if e["scope"] == "")
+            raise NotPossible(f"run {id} has never been in {state!r}; it has been in {', '.join(been)}; nothing was changed")
+        if state not in plan["states"]:
             raise NotPossible(
-                f"run {id} has never been in {state!r}; it has been in {', '.join(dict.fromkeys(been))}; nothing was changed"
+                f"run {id} was in {state} under another plan, and the one it has now has no such state; nothing was changed"
             )
-        if any(read.history(store.file, no, before, ("migrated",))):
+        if before is None or any(read.history(store.file, no, before, ("migrated",))):
+            once = "" if at.run.status == "failed" else "once it has failed, "
             raise NotPossible(
-                f"run {id} was in {state} under another plan: `durun resume {id} --from {state}`; nothing was changed"
+                f"run {id} was in {state} under another plan: {once}`durun resume {id} --from {state}`; nothing was changed"
             )
     then = _then(store.file, no, before)
     found = _effects(store, no, rewind.since(read.history(store.file, no, before - 1, ("entered",))))

@@ -156,6 +156,27 @@ def test_nothing_goes_back_over_a_migration(durun: Program) -> None:
     assert "under another plan" in durun("rewind", id, "a", "--repeat", exit=10).stderr
 
 
+def test_a_run_that_has_not_failed_is_not_told_to_begin_again_at_a_state(durun: Program) -> None:
+    plan = "start: a\nversion: '1'\nstates:\n  a: {run: 'true', next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
+    durun.plan(plan)
+    id = durun.start(3)
+    durun.plan(plan.replace("'1'", "'2'"))
+    durun("migrate", id, "plan.yaml")
+    assert f"once it has failed, `durun resume {id} --from a`" in durun("rewind", id, "a", "--repeat", exit=10).stderr
+    assert "only one that failed" in durun("resume", id, "--from", "a", exit=10).stderr
+
+
+def test_a_state_that_a_migration_renamed_was_there_under_another_plan(durun: Program) -> None:
+    durun.plan("start: a\nstates:\n  a: {run: 'true', next: b}\n  b: {run: 'false', next: succeeded}\n")
+    id = durun.start(1)
+    durun.plan("start: c\nstates:\n  c: {run: 'true', next: d}\n  d: {run: 'false', next: succeeded}\n")
+    durun("migrate", id, "plan.yaml", "--map", "a=c", "--map", "b=d")
+    said = durun("rewind", id, "a", "--repeat", exit=10).stderr
+    assert "never" not in said and "the one it has now has no such state" in said
+    assert f"under another plan: `durun resume {id} --from c`" in durun("rewind", id, "c", "--repeat", exit=10).stderr
+    assert "has never been in 'nowhere'" in durun("rewind", id, "nowhere", "--repeat", exit=10).stderr
+
+
 def test_killed_while_it_undoes_it_goes_on_and_goes_back_once(durun: Program) -> None:
     durun.plan(
         "start: a\nstates:\n  a: {run: 'echo a >> $LEDGER', compensate: {run: 'echo undo a >> $LEDGER; while test ! -e go; do sleep 0.05; done', idempotent: true}, next: w}\n  w: {wait: {signal: go}, next: succeeded}\n"
