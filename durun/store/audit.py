@@ -472,6 +472,19 @@ def items(db: apsw.Connection) -> Found:
             yield _of(db, run, f"{path} counts {wanted}, its rows are {there}")
 
 
+@_invariant
+def begun(db: apsw.Connection) -> Found:
+    """A branch or item that has begun, and not ended, has a position of its own, as long as what holds it stands."""
+    path = "CASE WHEN p.scope = '' OR p.scope LIKE '%/' THEN p.scope ELSE p.scope || '.' END || p.state"
+    sql = (
+        f"SELECT i.run, i.label, 'of', i.path, 'has begun, and stands nowhere' FROM positions p JOIN runs r ON r.no = p.run"
+        f" CROSS JOIN items i ON i.run = p.run AND i.path = {path} AND i.status = 'begun'"
+        f" WHERE p.phase = 'inside' AND r.status NOT IN {ENDED} AND NOT EXISTS (SELECT 1 FROM positions q"
+        " WHERE q.run = i.run AND q.scope IN (i.path || '[' || i.label || ']', i.path || '.' || i.label))"
+    )
+    yield from _ids(db, sql)
+
+
 def json_valid(text: str) -> bool:
     try:
         json.loads(text)

@@ -27,12 +27,23 @@ states:
   c: {{run: 'echo c >> "$LEDGER"', next: rest}}
   rest: {{wait: 1h, next: succeeded}}
 """
+EACH = """
+start: m
+states:
+  m:
+    map:
+      items: '["x.y"]'
+      label: '${{ item }}'
+      start: p
+      states: {p: {parallel: {branches: {l: {start: w, states: {w: {wait: {signal: go}, next: succeeded}}}}}, next: succeeded}}
+    next: succeeded
+"""
 DOUBT = "start: a\nstates: {a: {run: 'echo d >> \"$LEDGER\"; sleep 60', probe: {run: 'sleep 0.2; exit 7'}, next: succeeded}}\n"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file with a run that waits, one that has succeeded, one that has failed, and one in doubt."""
+    """A file with a run that waits, one whose branch in an item does, one that has succeeded, one that has failed, and one in doubt."""
     durun = Program(tmp_path_factory.mktemp("made"))
     durun.plan(PLAN)
     durun("start", "plan.yaml", "--id", "waits", "--no-wait", exit=3)
@@ -45,6 +56,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     durun("start", "bad.yaml", "--id", "fails", exit=1)
     durun.plan("start: a\nstates: {a: {run: 'false', background: true, idempotent: true, next: succeeded}}\n", "leaves.yaml")
     durun("start", "leaves.yaml", "--id", "leaves")
+    durun.plan(EACH, "each.yaml")
+    durun("start", "each.yaml", "--id", "each", exit=3)
     durun.plan(DOUBT, "doubt.yaml")
     begun = durun.begin("start", "doubt.yaml", "--id", "doubt")
     until(lambda: "d" in durun.lines())
@@ -80,10 +93,10 @@ def found(durun: Program, exit: int) -> Any:
 
 def test_a_whole_file_is_well_and_says_what_was_looked_at(whole: Program) -> None:
     doc = found(whole, 0)
-    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 6
+    assert doc["broken"] == [] and doc["looked_at"]["runs"] == 7
     assert doc["looked_at"]["effects"] == len(whole.show("waits")["effects"]) + 1 + 1 + 1 + 2 + 2
     said = whole("db", "check")
-    assert said.stdout == "" and "well" in said.stderr and "6 runs" in said.stderr
+    assert said.stdout == "" and "well" in said.stderr and "7 runs" in said.stderr
 
 
 WAITS = "(SELECT no FROM runs WHERE id = 'waits')"
@@ -92,6 +105,7 @@ LEAVES = "(SELECT no FROM runs WHERE id = 'leaves')"
 ONCE = "(SELECT no FROM runs WHERE id = 'once')"
 FAILS = "(SELECT no FROM runs WHERE id = 'fails')"
 DOUBTFUL = "(SELECT no FROM runs WHERE id = 'doubt')"
+EACH_ONE = "(SELECT no FROM runs WHERE id = 'each')"
 BREAKS = [
     ("integrity", None, "UPDATE runs SET status = 'asleep' WHERE id = 'waits'"),
     ("foreign_keys", None, "UPDATE runs SET driver = 'nobody' WHERE id = 'waits'"),
@@ -139,6 +153,9 @@ BREAKS = [
     ("visits", "ended", f"UPDATE states SET visits = 0 WHERE run = {ENDED}"),
     ("visits", "ended", f"UPDATE states SET effect = 7 WHERE run = {ENDED}"),
     ("items", "waits", f"UPDATE positions SET phase = 'inside', data = json_set(data, '$.total', 2) WHERE run = {WAITS}"),
+    ("begun", "each", f"DELETE FROM positions WHERE run = {EACH_ONE} AND scope = 'm[x.y]'"),
+    ("begun", "each", f"DELETE FROM positions WHERE run = {EACH_ONE} AND scope = 'm[x.y].p.l'"),
+    ("begun", "each", f"UPDATE positions SET scope = 'm[x].p.l' WHERE run = {EACH_ONE} AND scope = 'm[x.y].p.l'"),
     ("undos", "ended", f"INSERT INTO undos (run, effect, status, key, error) VALUES ({ENDED}, 7, 'owed', 'k', '')"),
     ("places", "ended", f"INSERT INTO places (name, run, effect, at, boot, clock, open) VALUES ('l', {ENDED}, 1, 1, 'b', 1, 1)"),
     ("queue", "waits", f"INSERT INTO queue (run, scope, name, since) VALUES ({WAITS}, '', 'l', 1)"),
