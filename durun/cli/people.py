@@ -158,7 +158,8 @@ def _meant(file: File, id: str, word: Word) -> tuple[int, Word]:
     if child is None:
         return no, word
     if not isinstance(word, Answer):
-        return no, word._replace(within=child.scope, visit=child.visit)
+        # no visit of another that stands where it stood, also where a migration has given that its name
+        return no, word._replace(within=child.scope, visit=child.visit if child.until is None else 0)
     from durun.cli.child import meant
 
     of = meant(file, id, word.state, "asked")

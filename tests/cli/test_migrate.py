@@ -310,6 +310,13 @@ def test_children_whose_states_get_each_others_names_stay_who_they_are(durun: Pr
     assert durun.show(f"{id}:p.l.e[x].b") == durun.show("was")
     assert {**durun.show("was"), "pins": None, "parent": None} == {**before, "pins": None, "parent": None}
     durun("signal", "was", "go", exit=10)
+    one = "{plan: {file: done.yaml, id: was}, next: a}\n"
+    both = INSIDE.format(version=3, first="b", second="a")
+    assert one in both
+    durun.plan(both.replace(f"b: {one}", "").replace("start: b", "start: a"), "new.yaml")
+    durun("migrate", id, "new.yaml", "--map", "p.l.e[].b=a")
+    assert [durun.show(child)["status"] for child in ("was", "is")] == ["succeeded", "waiting"]
+    assert "takes the signal" in durun("signal", "was", "go", exit=10).stderr, "it is the other one that stands there"
     durun("signal", "is", "go", "--resume")
     assert "ask#1" in (said := follows.communicate(timeout=60)[0]) and "two#" in said and "succeeded" in said
     assert [[e["path"] for e in durun.show(child)["effects"]] for child in ("was", "is")] == [["one", "two"]] * 2
