@@ -131,12 +131,17 @@ class Driving:
 
     def die(self, *, keeper: bool = False, commands: bool = False) -> None:
         """This driver is gone: its lock and its socket close, and nothing is said to anybody."""
+        if keeper:
+            os.kill(
+                self.commands.pid, signal.SIGSTOP if commands else signal.SIGKILL
+            )  # it begins nothing while they are looked for
         groups = children_of(self.commands.pid) if commands else []
+        for pid in groups:
+            for kill in (os.kill, os.killpg):  # one that was just made has no group of its own yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
         if keeper:
             os.kill(self.commands.pid, signal.SIGKILL)
-        for pid in groups:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
         if self.engine is not None and self.deliverer._sender is not None:
             self.deliverer._sender.close()  # what was on the wire goes with its process
         self.commands._socket.close()
