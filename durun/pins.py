@@ -26,6 +26,7 @@ from durun.machine.events import Moment
 from durun.machine.model import TERMINAL, Checkpoint, Gone, Move, Phase, Position, StateRow, Status
 from durun.machine.outcome import DONE, IN_DOUBT, NOT_CERTAIN
 from durun.plan.canonical import ENDS, Level, Plan, State
+from durun.plan.names import quoted
 from durun.values import NamedTuple
 
 Json = Any
@@ -105,18 +106,11 @@ def refuse_now(at: Checkpoint, word: str) -> None:
         path = scopes.path_of(p.scope, p.state)
         no = p.asking if p.phase is Phase.PROBING else p.effect
         if p.phase in (Phase.LOST, Phase.DOUBT, Phase.PROBING):
-            way = f"`durun resolve {run.id} {_word(path)} --happened | --retry | --fail`, or `durun resume {run.id}`"
+            way = f"`durun resolve {run.id} {quoted(path)} --happened | --retry | --fail`, or `durun resume {run.id}`"
             raise NotPossible(f"{where}: whether {path} happened is not known: {way}; nothing was changed")
         if p.phase is Phase.ACTING or (no in at.effects and at.effects[no].status == "begin"):
             said = f"{path} is under way: `durun pause {run.id}` first, and once it has ended it can be {word}"
             raise NotPossible(f"{where}: {said}; nothing was changed")
-
-
-def _word(path: str) -> str:
-    """A path as a word for the shell: a label may hold any mark but a bracket."""
-    import shlex
-
-    return shlex.quote(path)
 
 
 def static(scope: str, state: str) -> str:
@@ -303,7 +297,7 @@ class _Mover:
         if wanted not in level["states"]:
             known = scopes.some(list(level["states"]))
             raise self._refuse(
-                f"it stands in {path}, which the new plan has not: --map {_word(static(p.scope, p.state))}=STATE; it has {known}"
+                f"it stands in {path}, which the new plan has not: --map {quoted(static(p.scope, p.state))}=STATE; it has {known}"
             )
         was, state = scopes.level(self.old, p.scope)["states"][p.state], level["states"][wanted]
         name = name if name in level["states"] else wanted
@@ -376,7 +370,7 @@ class _Mover:
             return  # a person has said that it did not happen
         if not doubt.idempotent(Draft(self.old, self.at, self.d.moment, self.evaluate), self._old(p)):
             said = "has happened" if effect.status == DONE else "may have happened"
-            way = f"`durun resolve {self.id} {_word(path)} --happened` or `durun resume {self.id}` first"
+            way = f"`durun resolve {self.id} {quoted(path)} --happened` or `durun resume {self.id}` first"
             raise NotPossible(f"run {self.id}: {path} {said}, and a new visit would have another key: {way}; nothing was changed")
 
     def _state_of(self, p: Position) -> State:

@@ -131,10 +131,8 @@ class Driving:
 
     def die(self, *, keeper: bool = False, commands: bool = False) -> None:
         """This driver is gone: its lock and its socket close, and nothing is said to anybody."""
-        if keeper:
-            os.kill(
-                self.commands.pid, signal.SIGSTOP if commands else signal.SIGKILL
-            )  # it begins nothing while they are looked for
+        if keeper:  # it begins nothing while its commands are looked for
+            os.kill(self.commands.pid, signal.SIGSTOP if commands else signal.SIGKILL)
         groups = children_of(self.commands.pid) if commands else []
         for pid in groups:
             for kill in (os.kill, os.killpg):  # one that was just made has no group of its own yet

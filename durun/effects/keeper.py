@@ -47,6 +47,7 @@ CHUNK = 65536  # bytes of the journal reserved at a time
 PER_JOB = 4096  # bytes that must be there for each live command
 CAPTURE = 16 * 1024 * 1024  # bytes of an output that becomes data
 READ = 1 << 16
+TOGETHER = 16  # commands that are begun behind one look at the gate
 MOMENT = 0.02  # s between looks at what gives no sign when it changes
 FULL = (errno.ENOSPC, errno.EDQUOT)
 OURS = ("its output", "its stdin", "its notes")  # what we make for a command: that it cannot be made is no fault of the command
@@ -223,7 +224,7 @@ class Keeper:
                 if died or job.is_timed():
                     self.look(job, now)
             waiting, self.waiting = self.waiting, []
-            self.begin(waiting)
+            self.begin_all(waiting)
             if self.orphan:
                 self.obey()
             elif self.jobs:
@@ -275,10 +276,10 @@ class Keeper:
             if request["kind"] == "begin":
                 begins.append(request)
                 continue
-            self.begin(begins)
+            self.begin_all(begins)
             begins = []
             self.stop(request["token"], request["steps"], request["why"])
-        self.begin(begins)
+        self.begin_all(begins)
 
     def answer(self, said: bytes) -> None:
         """Goes out with the next round, together with what else there is to say: each piece wakes the driver."""
@@ -319,9 +320,14 @@ class Keeper:
 
     # to begin
 
+    def begin_all(self, requests: list[Request]) -> None:
+        """Begins what came together. Whoever takes over waits for the gate, and not for all of it."""
+        for at in range(0, len(requests), TOGETHER):
+            self.begin(requests[at : at + TOGETHER])
+
     def begin(self, requests: list[Request]) -> None:
-        """Begins what came together, behind one look at the gate."""
-        if requests and not self.closed:
+        """Begins these, behind one look at the gate."""
+        if not self.closed:
             try:
                 fcntl.flock(self.gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:  # it is being closed: soon it is, or who closed it has died

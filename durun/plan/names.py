@@ -15,6 +15,13 @@ BUILT_IN = (
 )  # fmt: skip
 
 
+def quoted(path: str) -> str:
+    """A path, or a text, as a word for the shell: a label may hold any mark but a bracket."""
+    import shlex
+
+    return shlex.quote(path)
+
+
 def outside(path: str) -> str | None:
     """What is wrong with a directory that is to be below another, as it is written, or None; no link is looked at."""
     if path.startswith("/"):

@@ -98,7 +98,9 @@ class File:
         folder = os.path.dirname(self.path)
         mode = os.stat(folder).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            way = f"`chmod o-w {_word(folder)}`"
+            from durun.plan.names import quoted
+
+            way = f"`chmod o-w {quoted(folder)}`"
             self.say(f"{folder} may be written by everybody, who can then take the database away: {way}")
 
     def close(self) -> None:
@@ -478,13 +480,6 @@ def _sync(folder: str) -> None:
         os.close(fd)
 
 
-def _word(path: str) -> str:
-    """A path as a word for the shell."""
-    import shlex
-
-    return shlex.quote(path)
-
-
 def make_folder(folder: str) -> None:
     """Makes the folder of logs, locks and notes. What lies there is believed, so nobody else may write to it.
 
@@ -497,7 +492,9 @@ def make_folder(folder: str) -> None:
         raise StoreUnusable(f"{folder} cannot be made: {os.strerror(e.errno or 0)}; mend that, then the same again") from None
     _refuse_another_user(folder, there)
     if there.st_mode & OTHERS:
-        raise StoreUnusable(f"{folder} may be written by other users: `chmod go-w {_word(folder)}`, then the same again")
+        from durun.plan.names import quoted
+
+        raise StoreUnusable(f"{folder} may be written by other users: `chmod go-w {quoted(folder)}`, then the same again")
 
 
 def _made(folder: str) -> None:

@@ -407,7 +407,8 @@ class Store:
             its, request = self.effect(db, no, effect), value_of(text)
             if effect >= 0 and request and "left" in request:
                 request["left"] = {"plan": request["left"], "state": self._state_left(db, request["left"], its)}
-            attempt = 1 if before is None else self.effect(db, no, before).attempt + 1  # what has failed has begun
+            tried = self.effect(db, no, before) if before is not None else None
+            attempt = tried.attempt + 1 if tried is not None and tried.kind == "undo" else 1
             undo = Undo(no_, status, request, key, error, attempt)
             if effect < 0:
                 return onces.to_undo(db, no, its, undo)
