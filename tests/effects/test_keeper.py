@@ -466,5 +466,20 @@ def test_one_that_was_told_to_stop_does_not_keep_the_ends_of_others_from_being_t
     assert driver.report().status == -signal.SIGKILL
 
 
+def test_the_pid_of_one_that_was_told_to_stop_stays_its_own_while_others_run(driver: Any) -> None:
+    child = "import signal, time; signal.signal(15, signal.SIG_IGN); open('on', 'w').write('on\\n'); time.sleep(60)"
+    driver.begin("stays", *sh(f'{sys.executable} -I -S -c "{child}" & wait'))
+    driver.begin("other", "sleep", "60")
+    driver.there("on")
+    pid, other = driver.begun("stays").pid, driver.begun("other").pid
+    driver.commands.stop("stays", [("TERM", 60_000), ("KILL", 0)], "cancel")
+    until(lambda: state_of(pid) == "Z")
+    assert driver.run("more", "true").status == 0 and state_of(pid) == "Z", "what is left of its group is signalled by this pid"
+    driver.commands.stop("stays", [("KILL", 0)], "cancel")
+    assert driver.report().status == -signal.SIGTERM
+    os.killpg(other, signal.SIGKILL)
+    assert driver.report().status == -signal.SIGKILL
+
+
 def _journal(driver: Any) -> str:
     return str((driver.folder / driver.place / "journal").read_bytes().decode("utf-8", "replace"))

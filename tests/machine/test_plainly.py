@@ -158,3 +158,12 @@ def test_the_last_items_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert plain_ends(world, [Ended(4, 0), Ended(5, 0), Ended(6, 0)], monkeypatch) == [False] * 3
     assert world.at.run.status is Status.SUCCEEDED and isinstance(world.at, Checkpoint)
+
+
+def test_the_end_with_which_there_are_enough_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = {"items": "[1, 2, 3, 4]", "concurrency": 1, "enough": 2, "run": ["x"]}
+    world = World(plan_of({"each": {"map": each, "next": "succeeded"}}))
+    assert plain_ends(world, [Ended(1, 0)], monkeypatch) == [True]
+    monkeypatch.undo()
+    assert plain_ends(world, [Ended(2, 0)], monkeypatch) == [False]
+    assert world.at.run.status is Status.SUCCEEDED and len(world.begun) == 2
